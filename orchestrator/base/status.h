@@ -74,13 +74,14 @@ absl::Status Failed(fmt::format_string<Args...> format, Args&&... args) {
   return MakeStatus(absl::StatusCode::kInternal, format, std::forward<Args>(args)...);
 }
 
-inline std::string Message(const absl::Status& status) { return std::string(status.message()); }
+// Not named Message: that is the chat message of types.h.
+inline std::string StatusText(const absl::Status& status) { return std::string(status.message()); }
 
 // The same error with the place in front: Annotate(status, "model.safetensors") gives
 // "model.safetensors: header is not JSON".
 inline absl::Status Annotate(const absl::Status& status, std::string_view place) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), fmt::format("{}: {}", place, Message(status)));
+  return absl::Status(status.code(), fmt::format("{}: {}", place, StatusText(status)));
 }
 
 }  // namespace orrery
