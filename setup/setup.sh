@@ -60,11 +60,11 @@ python_with_pip() {
 }
 
 install_wheels() {
-  local python
+  local python wheels=("$ROOT/setup/wheels.py" "$ROOT/setup/wheels.lock" "$DEPS")
+  python3 "${wheels[@]}" --check 2>/dev/null && return
   python=$(python_with_pip)
-  "$python" "$ROOT/setup/wheels.py" "$ROOT/setup/wheels.lock" "$DEPS" --check && return
   need_space "$DEPS" 2500 "unpacking LibTorch and Arrow"
-  "$python" "$ROOT/setup/wheels.py" "$ROOT/setup/wheels.lock" "$DEPS"
+  "$python" "${wheels[@]}"
 }
 
 set_up() {
