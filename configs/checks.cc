@@ -1,0 +1,244 @@
+#include "configs/checks.h"
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "orchestrator/base/status.h"
+
+namespace orrery::configs {
+namespace {
+
+constexpr std::string_view kStoryMath = "story_math";
+
+class Problems {
+ public:
+  explicit Problems(const Experiment& experiment) : experiment_(experiment) {}
+
+  template <typename... Args>
+  void Add(const std::string& key, fmt::format_string<Args...> format, Args&&... args) {
+    if (!text_.empty()) text_ += '\n';
+    text_ += experiment_.Where(key) + ": " + fmt::format(format, std::forward<Args>(args)...);
+  }
+
+  absl::Status ToStatus() const {
+    return text_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(text_);
+  }
+
+ private:
+  const Experiment& experiment_;
+  std::string text_;
+};
+
+void CheckPreset(const DataConfig& data, const std::string& section, Problems& problems) {
+  if (data.preset == "none" && data.source != kStoryMath) return;
+  const DataConfig defaults;
+  const std::string who =
+      data.source == kStoryMath ? "data.source story_math" : "data.preset " + data.preset;
+  const auto check = [&](const char* key, const std::string& value, const std::string& unset) {
+    if (value == unset) return;
+    problems.Add(section + "." + key, "'{}' has no effect, {} names the fields itself; remove it",
+                 value, who);
+  };
+  check("prompt_field", data.prompt_field, defaults.prompt_field);
+  check("answer_field", data.answer_field, defaults.answer_field);
+  check("solution_field", data.solution_field, defaults.solution_field);
+  if (data.source == kStoryMath) check("preset", data.preset, defaults.preset);
+}
+
+void CheckData(const DataConfig& data, const std::string& section, Problems& problems) {
+  CheckPreset(data, section, problems);
+  if (data.chat) return;
+  if (!data.system_prompt.empty()) {
+    problems.Add(section + ".system_prompt",
+                 "needs a chat template; set {0}.chat: true, or put the text into "
+                 "{0}.prompt_template",
+                 section);
+  }
+  if (!data.chat_variables.empty()) {
+    problems.Add(section + ".chat_variables", "has no effect with {}.chat: false; remove it",
+                 section);
+  }
+}
+
+void CheckEvals(const Experiment& experiment, Problems& problems) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < experiment.evals.size(); ++i) {
+    const EvalConfig& eval = experiment.evals[i];
+    const std::string section = fmt::format("evals.{}", i);
+    CheckData(eval.data, section + ".data", problems);
+    if (!names.insert(eval.name).second) {
+      problems.Add(section + ".name", "'{}' is another evaluation's name already; choose another",
+                   eval.name);
+    }
+    if (eval.data.source.empty()) {
+      problems.Add(section + ".data.source", "is missing; name a file, folder, hf: or story_math");
+    }
+    if (eval.samples > 1 && eval.temperature == 0) {
+      problems.Add(
+          section + ".samples",
+          "{} greedy responses would all be the same; set {}.temperature: 1, or samples: 1",
+          eval.samples, section);
+    }
+  }
+}
+
+void CheckOptimizer(const Experiment& experiment, Problems& problems) {
+  const OptimizerConfig& optimizer = experiment.optimizer;
+  if (optimizer.min_learning_rate > optimizer.learning_rate) {
+    problems.Add("optimizer.min_learning_rate", "{} is above learning_rate {}; make it smaller",
+                 optimizer.min_learning_rate, optimizer.learning_rate);
+  }
+  if (optimizer.schedule != "constant") return;
+  if (optimizer.min_learning_rate > 0) {
+    problems.Add("optimizer.min_learning_rate",
+                 "{} has no effect with schedule: constant; remove it, or set schedule: linear or "
+                 "cosine",
+                 optimizer.min_learning_rate);
+  }
+  if (optimizer.decay_steps > 0) {
+    problems.Add("optimizer.decay_steps",
+                 "{} has no effect with schedule: constant; remove it, or set schedule: linear or "
+                 "cosine",
+                 optimizer.decay_steps);
+  }
+}
+
+void CheckEngine(const RolloutConfig& rollout, Problems& problems) {
+  if (rollout.kv_tokens > 0 && rollout.kv_tokens < rollout.block_tokens) {
+    problems.Add("rollout.kv_tokens",
+                 "{} is less than one block of {} tokens; make it larger, or 0 to have it computed",
+                 rollout.kv_tokens, rollout.block_tokens);
+  }
+}
+
+void CheckSampling(const SamplingConfig& sampling, Problems& problems) {
+  constexpr std::string_view kReason =
+      "changes the distribution that is sampled from, and the trainer's log-probs would be of "
+      "another one";
+  const auto refuse = [&](const char* key, bool is_set, double value, const char* off) {
+    if (is_set) problems.Add(key, "{} {}; training needs {}", value, kReason, off);
+  };
+  refuse("sampling.top_p", sampling.top_p < 1, sampling.top_p, "1");
+  refuse("sampling.top_k", sampling.top_k > 0, static_cast<double>(sampling.top_k), "0");
+  refuse("sampling.min_p", sampling.min_p > 0, sampling.min_p, "0");
+  refuse("sampling.repetition_penalty", sampling.repetition_penalty != 1,
+         sampling.repetition_penalty, "1");
+  refuse("sampling.presence_penalty", sampling.presence_penalty != 0, sampling.presence_penalty,
+         "0");
+  refuse("sampling.min_new_tokens", sampling.min_new_tokens > 0,
+         static_cast<double>(sampling.min_new_tokens), "0");
+  if (sampling.temperature == 0) {
+    problems.Add("sampling.temperature",
+                 "0 makes all responses of a group the same, and nothing is learnt; set 1");
+  }
+}
+
+void CheckGroups(const Experiment& experiment, Problems& problems) {
+  const AlgorithmConfig& algorithm = experiment.algorithm;
+  const RolloutConfig& rollout = experiment.rollout;
+  if (rollout.samples_per_prompt < 2 && algorithm.name != "reinforce_plus_plus") {
+    problems.Add("rollout.samples_per_prompt",
+                 "{} is too few: {} compares the responses to one prompt; set 2 or more",
+                 rollout.samples_per_prompt, algorithm.name);
+  }
+  if (algorithm.dynamic_sampling && !algorithm.drop_zero_std_groups) {
+    problems.Add("algorithm.dynamic_sampling",
+                 "true refills dropped groups, and none is dropped; set "
+                 "algorithm.drop_zero_std_groups: true");
+  }
+  if (experiment.trainer.optimizer_steps_per_rollout > experiment.EpisodesPerStep()) {
+    problems.Add("trainer.optimizer_steps_per_rollout",
+                 "{} is more than the {} episodes of a step; make it smaller",
+                 experiment.trainer.optimizer_steps_per_rollout, experiment.EpisodesPerStep());
+  }
+}
+
+void CheckKl(const AlgorithmConfig& algorithm, Problems& problems) {
+  if (algorithm.kl != "none" && algorithm.kl_coefficient == 0) {
+    problems.Add("algorithm.kl", "'{}' has no effect with kl_coefficient 0; set a coefficient",
+                 algorithm.kl);
+  }
+  if (algorithm.kl == "none" && algorithm.kl_coefficient > 0) {
+    problems.Add("algorithm.kl_coefficient",
+                 "{} has no effect with algorithm.kl: none; choose k1, k2, k3 or low_var_kl",
+                 algorithm.kl_coefficient);
+  }
+}
+
+void CheckLoss(const Experiment& experiment, Problems& problems) {
+  const AlgorithmConfig& algorithm = experiment.algorithm;
+  if (algorithm.dual_clip != 0 && algorithm.dual_clip <= 1) {
+    problems.Add("algorithm.dual_clip", "{} should be more than 1, or 0 for off",
+                 algorithm.dual_clip);
+  }
+  if (algorithm.correction != "none" && algorithm.correction_low >= algorithm.correction_high) {
+    problems.Add("algorithm.correction_low", "{} should be less than correction_high {}",
+                 algorithm.correction_low, algorithm.correction_high);
+  }
+  if (algorithm.overlong_buffer > experiment.sampling.max_new_tokens) {
+    problems.Add("algorithm.overlong_buffer",
+                 "{} tokens are more than sampling.max_new_tokens {}; make it smaller",
+                 algorithm.overlong_buffer, experiment.sampling.max_new_tokens);
+  }
+  if (algorithm.overlong_buffer > 0 && algorithm.overlong_penalty == 0) {
+    problems.Add("algorithm.overlong_buffer",
+                 "{} has no effect with overlong_penalty 0; set a penalty",
+                 algorithm.overlong_buffer);
+  }
+}
+
+void CheckEnvironment(const Experiment& experiment, Problems& problems) {
+  if (experiment.data.source != kStoryMath) return;
+  const bool has_calculator = experiment.rollout.environment == "calculator";
+  if (experiment.story_math.tool && !has_calculator) {
+    problems.Add("story_math.tool",
+                 "true asks the model to call a calculator; set rollout.environment: calculator");
+  }
+  if (!experiment.story_math.tool && has_calculator) {
+    problems.Add("rollout.environment",
+                 "calculator is what the prompts do not speak of; set story_math.tool: true");
+  }
+}
+
+void CheckSources(const Experiment& experiment, Problems& problems) {
+  if (experiment.model.path.empty()) {
+    problems.Add("model.path", "is missing; name a checkpoint folder or hf:ORG/NAME");
+  }
+  if (experiment.data.source.empty()) {
+    problems.Add("data.source", "is missing; name a file, folder, hf: or story_math");
+  }
+}
+
+}  // namespace
+
+absl::Status CheckExperiment(const Experiment& experiment) {
+  Problems problems(experiment);
+  CheckData(experiment.data, "data", problems);
+  CheckEvals(experiment, problems);
+  CheckOptimizer(experiment, problems);
+  CheckEngine(experiment.rollout, problems);
+  return problems.ToStatus();
+}
+
+absl::Status CheckForTraining(const Experiment& experiment) {
+  Problems problems(experiment);
+  CheckSources(experiment, problems);
+  if (experiment.rewards.empty()) {
+    problems.Add("rewards", "is missing; add at least one, like [{{name: gsm8k_strict}}]");
+  }
+  CheckEnvironment(experiment, problems);
+  CheckSampling(experiment.sampling, problems);
+  CheckGroups(experiment, problems);
+  CheckKl(experiment.algorithm, problems);
+  CheckLoss(experiment, problems);
+  return problems.ToStatus();
+}
+
+absl::Status CheckForSft(const Experiment& experiment) {
+  Problems problems(experiment);
+  CheckSources(experiment, problems);
+  return problems.ToStatus();
+}
+
+}  // namespace orrery::configs

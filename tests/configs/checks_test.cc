@@ -1,0 +1,102 @@
+#include "configs/checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "configs/yaml.h"
+
+namespace orrery::configs {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr char kGood[] =
+    "model: {path: start}\n"
+    "data: {source: story_math}\n"
+    "rewards: [{name: gsm8k_strict}]\n";
+
+std::string Checked(const std::vector<std::string>& overrides,
+                    absl::Status (*check)(const Experiment&) = CheckForTraining) {
+  const auto experiment = ParseExperiment(kGood, "f.yaml", overrides);
+  const absl::Status status = experiment.ok() ? check(*experiment) : experiment.status();
+  return status.ok() ? "OK" : std::string(status.message());
+}
+
+TEST(CheckForTrainingTest, DefaultsPass) { EXPECT_EQ(Checked({}), "OK"); }
+
+TEST(CheckForTrainingTest, SamplingThatBendsTheDistributionIsRefusedWithTheReason) {
+  for (const char* setting : {"sampling.top_p=0.9", "sampling.top_k=20", "sampling.min_p=0.1",
+                              "sampling.repetition_penalty=1.1", "sampling.presence_penalty=0.5",
+                              "sampling.min_new_tokens=4"}) {
+    const std::string error = Checked({setting});
+    EXPECT_THAT(error, StartsWith("--set " + std::string(setting) + ": sampling."));
+    EXPECT_THAT(error, HasSubstr("changes the distribution that is sampled from"));
+    EXPECT_EQ(Checked({setting}, CheckExperiment), "OK") << "evaluation may";
+  }
+}
+
+struct Case {
+  std::vector<std::string> overrides;
+  const char* error;
+};
+
+TEST(CheckForTrainingTest, ContradictionsNameThePlaceAndTheFix) {
+  const Case cases[] = {
+      {{"model.path="}, "model.path: is missing"},
+      {{"data.source="}, "data.source: is missing"},
+      {{"rewards=[]"}, "rewards: is missing; add at least one, like [{name: gsm8k_strict}]"},
+      {{"sampling.temperature=0"}, "sampling.temperature: 0 makes all responses"},
+      {{"rollout.samples_per_prompt=1"}, "1 is too few: grpo compares"},
+      {{"algorithm.dynamic_sampling=true", "algorithm.drop_zero_std_groups=false"},
+       "set algorithm.drop_zero_std_groups: true"},
+      {{"algorithm.kl=k3"}, "'k3' has no effect with kl_coefficient 0"},
+      {{"algorithm.kl_coefficient=0.1"}, "0.1 has no effect with algorithm.kl: none"},
+      {{"algorithm.dual_clip=0.5"}, "0.5 should be more than 1"},
+      {{"algorithm.correction=tis", "algorithm.correction_low=3"},
+       "3 should be less than correction_high 2"},
+      {{"algorithm.overlong_buffer=300"}, "300 tokens are more than sampling.max_new_tokens 256"},
+      {{"algorithm.overlong_buffer=3", "algorithm.overlong_penalty=0"}, "3 has no effect"},
+      {{"trainer.optimizer_steps_per_rollout=257"}, "257 is more than the 256 episodes"},
+      {{"story_math.tool=true"}, "set rollout.environment: calculator"},
+      {{"rollout.environment=calculator"}, "set story_math.tool: true"},
+  };
+  for (const Case& c : cases) EXPECT_THAT(Checked(c.overrides), HasSubstr(c.error));
+}
+
+TEST(CheckForTrainingTest, AllContradictionsAreReportedTogether) {
+  const std::string error = Checked({"sampling.top_p=0.9", "algorithm.kl=k1", "model.path="});
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 2) << error;
+}
+
+TEST(CheckForTrainingTest, OneSampleSufficesWhereTheBatchIsTheBaseline) {
+  EXPECT_EQ(Checked({"rollout.samples_per_prompt=1", "algorithm.name=reinforce_plus_plus"}), "OK");
+}
+
+TEST(CheckExperimentTest, SettingsWithoutEffectAreRefused) {
+  const Case cases[] = {
+      {{"optimizer.min_learning_rate=1e-7"}, "has no effect with schedule: constant"},
+      {{"optimizer.decay_steps=5"}, "optimizer.decay_steps: 5 has no effect"},
+      {{"optimizer.schedule=linear", "optimizer.min_learning_rate=1"}, "1 is above learning_rate"},
+      {{"data.preset=gsm8k"}, "data.preset: 'gsm8k' has no effect, data.source story_math"},
+      {{"data.source=x", "data.preset=math", "data.prompt_field=q"},
+       "data.prompt_field: 'q' has no effect, data.preset math names the fields"},
+      {{"data.chat=false", "data.system_prompt=x"}, "data.system_prompt: needs a chat template"},
+      {{"data.chat=false", "data.chat_variables={a: b}"}, "has no effect with data.chat: false"},
+      {{"rollout.kv_tokens=8"}, "8 is less than one block of 16 tokens"},
+      {{"evals=[{name: a, data: {source: x}}, {name: a, data: {source: y}}]"},
+       "evals.1.name: 'a' is another evaluation's name already"},
+      {{"evals=[{}]"}, "evals.0.data.source: is missing"},
+      {{"evals=[{data: {source: x}, samples: 4}]"}, "4 greedy responses would all be the same"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Checked(c.overrides, CheckExperiment), HasSubstr(c.error));
+}
+
+TEST(CheckForSftTest, NeedsNoRewards) {
+  EXPECT_EQ(Checked({"rewards=[]"}, CheckForSft), "OK");
+  EXPECT_THAT(Checked({"model.path="}, CheckForSft), HasSubstr("model.path"));
+}
+
+}  // namespace
+}  // namespace orrery::configs
