@@ -1,0 +1,76 @@
+// The names of all metrics, here and nowhere else. They follow the field's (Miles, slime), so that
+// curves of different systems carry the same labels. What each one is:
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace orrery::run::metric {
+
+// Scores, over the episodes whose scoring came to a result, those that dynamic sampling then
+// filtered out among them: the curve shows the policy, not the filter.
+inline constexpr std::string_view kRawReward = "rollout/raw_reward";  // mean
+inline constexpr std::string_view kRewardStd = "rollout/reward_std";  // population std
+inline constexpr std::string_view kRewardPrefix = "rollout/reward/";  // + reward name: mean
+inline constexpr std::string_view kZeroStdGroupRatio = "rollout/zero_std_group_ratio";
+// Policy tokens of an episode, over the same episodes.
+inline constexpr std::string_view kResponseLenMean = "rollout/response_len/mean";
+inline constexpr std::string_view kResponseLenMedian = "rollout/response_len/median";
+inline constexpr std::string_view kResponseLenMin = "rollout/response_len/min";
+inline constexpr std::string_view kResponseLenMax = "rollout/response_len/max";
+inline constexpr std::string_view kPromptLenMean = "rollout/prompt_len/mean";
+inline constexpr std::string_view kTruncatedRatio = "rollout/truncated_ratio";
+inline constexpr std::string_view kTurnsMean = "rollout/turns/mean";
+// Share of episodes that repeat another response of their group word for word: near 1, the seeds
+// or the temperature are wrong.
+inline constexpr std::string_view kDuplicateRatio = "rollout/duplicate_ratio";
+inline constexpr std::string_view kEntropy = "rollout/entropy";  // nats, mean over trained tokens
+inline constexpr std::string_view kSubmitted = "rollout/samples/submitted";
+inline constexpr std::string_view kScored = "rollout/samples/scored";
+inline constexpr std::string_view kFailed = "rollout/samples/failed";
+inline constexpr std::string_view kFiltered = "rollout/samples/filtered";
+inline constexpr std::string_view kAborted = "rollout/samples/aborted";
+inline constexpr std::string_view kVersionMin = "rollout/weight_version/min";
+inline constexpr std::string_view kVersionMax = "rollout/weight_version/max";
+
+inline constexpr std::string_view kLoss = "train/loss";
+inline constexpr std::string_view kPgLoss = "train/pg_loss";
+inline constexpr std::string_view kKlLoss = "train/kl_loss";
+inline constexpr std::string_view kGradNorm = "train/grad_norm";  // before clipping
+inline constexpr std::string_view kLearningRate = "train/lr";
+inline constexpr std::string_view kPpoKl = "train/ppo_kl";  // mean of old - new log-prob
+inline constexpr std::string_view kPgClipfrac = "train/pg_clipfrac";
+inline constexpr std::string_view kTrainRolloutKl = "train/train_rollout_kl";
+inline constexpr std::string_view kLogprobDiffMean = "train/train_rollout_logprob_abs_diff/mean";
+inline constexpr std::string_view kLogprobDiffMax = "train/train_rollout_logprob_abs_diff/max";
+inline constexpr std::string_view kTrainedTokens = "train/trained_tokens";
+inline constexpr std::string_view kProcessedTokens = "train/processed_tokens";
+inline constexpr std::string_view kMicroBatches = "train/micro_batches";
+
+// Wall time of a step and its parts; other_s is what the named parts leave of step_s.
+inline constexpr std::string_view kStepSeconds = "perf/step_s";
+inline constexpr std::string_view kRolloutSeconds = "perf/rollout_s";
+inline constexpr std::string_view kRewardSeconds = "perf/reward_s";
+inline constexpr std::string_view kTrainSeconds = "perf/train_s";
+inline constexpr std::string_view kSyncSeconds = "perf/sync_s";
+inline constexpr std::string_view kOtherSeconds = "perf/other_s";
+inline constexpr std::string_view kRolloutTokensPerSecond = "perf/rollout_tokens_per_s";
+inline constexpr std::string_view kTrainTokensPerSecond = "perf/train_tokens_per_s";
+inline constexpr std::string_view kRssBytes = "perf/rss_bytes";
+
+inline constexpr std::string_view kEvalPrefix = "eval/";
+inline constexpr std::string_view kAccuracySuffix = "/accuracy";
+
+// eval/<name>/accuracy and its companions.
+inline std::string Eval(std::string_view name, std::string_view what) {
+  std::string full(kEvalPrefix);
+  full += name;
+  full += '/';
+  full += what;
+  return full;
+}
+
+// Whether a rerun may differ in it: a wall time, a rate or a memory size.
+inline bool IsTiming(std::string_view name) { return name.starts_with("perf/"); }
+
+}  // namespace orrery::run::metric

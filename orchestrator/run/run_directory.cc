@@ -1,0 +1,179 @@
+#include "orchestrator/run/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/run/events.h"
+#include "orchestrator/run/metrics.h"
+#include "orchestrator/run/tensorboard.h"
+
+namespace orrery::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSamplesSuffix = ".jsonl.zst";
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+absl::StatusOr<std::vector<std::string>> FileNames(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return ErrnoStatus("cannot list", folder, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string OwnerOf(int lock_fd) {
+  char buffer[32];
+  const ssize_t n = ::pread(lock_fd, buffer, sizeof buffer, 0);
+  std::string pid(buffer, n > 0 ? static_cast<size_t>(n) : 0);
+  while (!pid.empty() && pid.back() == '\n') pid.pop_back();
+  return pid.empty() ? "another process" : "process " + pid;
+}
+
+// The descriptor holds the lock until it is closed.
+absl::StatusOr<int> TakeLock(const RunPaths& paths) {
+  const std::string path = paths.lock();
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus("cannot open", path, errno);
+  absl::Status status;
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    status =
+        errno == EWOULDBLOCK
+            ? Precondition("{} is in use by {}: end it first, or give this run another run.name",
+                           paths.root, OwnerOf(fd))
+            : ErrnoStatus("cannot lock", path, errno);
+  } else {
+    const std::string pid = fmt::format("{}\n", ::getpid());
+    if (::ftruncate(fd, 0) != 0 ||
+        ::pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+      status = ErrnoStatus("cannot write", path, errno);
+    }
+  }
+  if (status.ok()) return fd;
+  ::close(fd);
+  return status;
+}
+
+absl::Status MakeSubfolders(const RunPaths& paths) {
+  for (const std::string& folder : {paths.tensorboard(), paths.samples(), paths.checkpoints()}) {
+    RETURN_IF_ERROR(MakeFolders(folder));
+  }
+  return absl::OkStatus();
+}
+
+// Temporary files of atomic writes that never came to their rename.
+absl::Status RemoveTemporaries(const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, FileNames(folder));
+  for (const std::string& name : names) {
+    if (name.find(".tmp-") == std::string::npos) continue;
+    const std::string path = folder + "/" + name;
+    if (::unlink(path.c_str()) != 0) return ErrnoStatus("cannot remove", path, errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveSamplesAfter(const std::string& run_directory, int64_t step) {
+  const RunPaths paths(run_directory);
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, SampleSteps(run_directory));
+  for (const int64_t recorded : steps) {
+    if (recorded <= step) continue;
+    const std::string path = paths.samples_of(recorded);
+    if (::unlink(path.c_str()) != 0) return ErrnoStatus("cannot remove", path, errno);
+  }
+  return SyncPath(paths.samples());
+}
+
+}  // namespace
+
+std::string RunPaths::samples_of(int64_t step) const {
+  return fmt::format("{}/step-{}{}", samples(), step, kSamplesSuffix);
+}
+
+bool HoldsRun(const std::string& directory) { return Exists(RunPaths(directory).experiment()); }
+
+absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                   FileNames(RunPaths(run_directory).samples()));
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    if (const auto step = StepOfName(name, "step-", kSamplesSuffix)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(
+    const std::string& directory, std::string_view experiment_yaml) {
+  const RunPaths paths(directory);
+  RETURN_IF_ERROR(MakeFolders(directory));
+  ASSIGN_OR_RETURN(const int lock_fd, TakeLock(paths));
+  std::unique_ptr<RunDirectory> run(new RunDirectory(paths, lock_fd));
+  if (HoldsRun(directory)) {
+    return Precondition(
+        "{0} already holds a run: continue it with `orrery resume {0}`, or give this one another "
+        "run.name",
+        directory);
+  }
+  RETURN_IF_ERROR(MakeSubfolders(paths));
+  // Last, because it is what makes the folder a run.
+  RETURN_IF_ERROR(WriteFileAtomically(paths.experiment(), experiment_yaml));
+  return run;
+}
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Resume(const std::string& directory) {
+  const RunPaths paths(directory);
+  if (!HoldsRun(directory)) {
+    return NotFound("{} holds no run: it has no experiment.yaml", directory);
+  }
+  ASSIGN_OR_RETURN(const int lock_fd, TakeLock(paths));
+  std::unique_ptr<RunDirectory> run(new RunDirectory(paths, lock_fd));
+  RETURN_IF_ERROR(MakeSubfolders(paths));
+  for (const std::string& folder : {paths.root, paths.samples(), paths.tensorboard()}) {
+    RETURN_IF_ERROR(RemoveTemporaries(folder));
+  }
+  RETURN_IF_ERROR(run->checkpoints_.CleanUp());
+  return run;
+}
+
+RunDirectory::~RunDirectory() { ::close(lock_fd_); }
+
+absl::StatusOr<std::string> RunDirectory::ReadExperiment() const {
+  return ReadFile(paths_.experiment());
+}
+
+absl::Status RunDirectory::TruncateAfter(int64_t step) {
+  // Checkpoints first: were one left after its metrics are gone, a crash here would make the next
+  // resume start from it, with a hole in the curve.
+  RETURN_IF_ERROR(checkpoints_.RemoveAfter(step));
+  RETURN_IF_ERROR(KeepMetricsUpTo(paths_.metrics(), step));
+  RETURN_IF_ERROR(KeepEventsUpTo(paths_.events(), step));
+  RETURN_IF_ERROR(RemoveSamplesAfter(paths_.root, step));
+  return KeepTensorBoardUpTo(paths_.tensorboard(), step);
+}
+
+absl::Status RunDirectory::CommitCheckpoint(int64_t step) {
+  for (const std::string& path : {paths_.metrics(), paths_.events()}) {
+    if (Exists(path)) RETURN_IF_ERROR(SyncPath(path));
+  }
+  RETURN_IF_ERROR(SyncPath(paths_.samples()));
+  RETURN_IF_ERROR(SyncPath(paths_.root));
+  return checkpoints_.Commit(step);
+}
+
+}  // namespace orrery::run

@@ -1,0 +1,170 @@
+#include "orchestrator/run/samples.h"
+
+#include "orchestrator/base/check.h"
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/run/compressed_lines.h"
+#include "orchestrator/run/json_text.h"
+#include "orchestrator/run/run_directory.h"
+
+namespace orrery::run {
+namespace {
+
+// Builds one object; every Add puts the comma and the key.
+class ObjectWriter {
+ public:
+  explicit ObjectWriter(std::string* out) : out_(out) { *out_ += '{'; }
+  void Close() { *out_ += '}'; }
+
+  std::string* Key(std::string_view name) {
+    if (!first_) *out_ += ',';
+    first_ = false;
+    AppendJsonString(out_, name);
+    *out_ += ':';
+    return out_;
+  }
+  void Text(std::string_view name, std::string_view text) { AppendJsonBytes(Key(name), text); }
+  template <typename T>
+  void Number(std::string_view name, T value) {
+    AppendJsonNumber(Key(name), value);
+  }
+  template <typename T>
+  void Numbers(std::string_view name, const std::vector<T>& values) {
+    std::string* out = Key(name);
+    *out += '[';
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i > 0) *out += ',';
+      AppendJsonNumber(out, values[i]);
+    }
+    *out += ']';
+  }
+
+ private:
+  std::string* const out_;
+  bool first_ = true;
+};
+
+// [[version, number of tokens], ...]
+void AppendVersions(std::string* out, const std::vector<PolicyVersion>& versions) {
+  *out += '[';
+  for (size_t begin = 0; begin < versions.size();) {
+    size_t end = begin + 1;
+    while (end < versions.size() && versions[end] == versions[begin]) ++end;
+    if (begin > 0) *out += ',';
+    *out += fmt::format("[{},{}]", versions[begin], end - begin);
+    begin = end;
+  }
+  *out += ']';
+}
+
+void AppendSegment(std::string* out, const Segment& segment, const PieceDecoder& decode) {
+  const std::vector<std::string> pieces = decode(segment.token_ids);
+  CHECK_EQ(pieces.size(), segment.token_ids.size()) << "the decoder gives a piece a token";
+  std::string text;
+  std::vector<int64_t> piece_bytes;
+  for (const std::string& piece : pieces) {
+    text += piece;
+    piece_bytes.push_back(static_cast<int64_t>(piece.size()));
+  }
+  ObjectWriter object(out);
+  object.Text("author", AuthorName(segment.author));
+  object.Text("text", text);
+  object.Numbers("piece_bytes", piece_bytes);
+  object.Numbers("token_ids", segment.token_ids);
+  object.Numbers("logprobs", segment.logprobs);
+  AppendVersions(object.Key("versions"), segment.versions);
+  object.Close();
+}
+
+void AppendSample(std::string* out, const Sample& sample, const PieceDecoder& decode) {
+  ObjectWriter object(out);
+  object.Text("finish_reason", FinishReasonName(sample.finish_reason));
+  *object.Key("segments") += '[';
+  for (size_t i = 0; i < sample.segments.size(); ++i) {
+    if (i > 0) *out += ',';
+    AppendSegment(out, sample.segments[i], decode);
+  }
+  *out += ']';
+  object.Close();
+}
+
+void AppendPrompt(std::string* out, const Prompt& prompt) {
+  ObjectWriter object(out);
+  object.Text("id", prompt.id);
+  *object.Key("messages") += '[';
+  for (size_t i = 0; i < prompt.messages.size(); ++i) {
+    if (i > 0) *out += ',';
+    ObjectWriter message(out);
+    message.Text("role", prompt.messages[i].role);
+    message.Text("content", prompt.messages[i].content);
+    message.Close();
+  }
+  *out += ']';
+  object.Text("text", prompt.text);
+  object.Text("answer", prompt.answer);
+  object.Text("solution", prompt.solution);
+  ObjectWriter metadata(object.Key("metadata"));
+  for (const auto& [name, value] : prompt.metadata) metadata.Text(name, value);
+  metadata.Close();
+  object.Close();
+}
+
+void AddEpisode(ObjectWriter* object, std::string* out, const Episode& episode,
+                const PieceDecoder& decode) {
+  object->Number("episode_id", episode.episode_id);
+  object->Number("episode_group_id", episode.group_id);
+  object->Number("index_in_group", episode.index_in_group);
+  object->Number("seed", episode.seed);
+  object->Text("status", StatusName(episode.status));
+  object->Text("scoring", episode.outcome.kind == Outcome::Kind::kScored ? "scored" : "failed");
+  object->Number("score", episode.outcome.score);
+  object->Text("why", episode.outcome.why);
+  ObjectWriter parts(object->Key("parts"));
+  for (const auto& [name, score] : episode.outcome.parts) parts.Number(name, score);
+  parts.Close();
+  object->Number("advantage", episode.advantage);
+  object->Number("num_turns", episode.num_turns);
+  object->Text("response_text", episode.response_text);
+  *object->Key("samples") += '[';
+  for (size_t i = 0; i < episode.samples.size(); ++i) {
+    if (i > 0) *out += ',';
+    AppendSample(out, episode.samples[i], decode);
+  }
+  *out += ']';
+}
+
+// `episode` is null for a group without any.
+std::string ToLine(int64_t step, const EpisodeGroup& group, const Episode* episode,
+                   const PieceDecoder& decode) {
+  std::string line;
+  ObjectWriter object(&line);
+  object.Number("step", step);
+  object.Number("group_id", group.group_id);
+  object.Number("group_size", static_cast<int64_t>(group.episodes.size()));
+  AppendPrompt(object.Key("prompt"), group.prompt);
+  if (episode != nullptr) AddEpisode(&object, &line, *episode, decode);
+  object.Close();
+  return line;
+}
+
+}  // namespace
+
+std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
+                          const PieceDecoder& decode) {
+  LineCompressor lines;
+  for (const EpisodeGroup& group : groups) {
+    if (group.episodes.empty()) lines.Add(ToLine(step, group, nullptr, decode));
+    for (const Episode& episode : group.episodes) {
+      lines.Add(ToLine(step, group, &episode, decode));
+    }
+  }
+  return lines.Finish();
+}
+
+absl::Status WriteSamples(const std::string& run_directory, int64_t step,
+                          const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode) {
+  return WriteFileAtomically(RunPaths(run_directory).samples_of(step),
+                             EncodeSamples(step, groups, decode));
+}
+
+}  // namespace orrery::run

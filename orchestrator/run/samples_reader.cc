@@ -1,0 +1,314 @@
+#include <array>
+
+#include "orchestrator/base/status.h"
+#include "orchestrator/run/compressed_lines.h"
+#include "orchestrator/run/json_text.h"
+#include "orchestrator/run/samples.h"
+
+namespace orrery::run {
+namespace {
+
+using rapidjson::Value;
+
+constexpr std::array<std::string_view, 4> kAuthors = {"prompt", "policy", "tool", "template"};
+constexpr std::array<std::string_view, 4> kFinishReasons = {"stop", "length", "aborted",
+                                                            "rejected"};
+constexpr std::array<std::string_view, 5> kStatuses = {"running", "scored", "failed", "filtered",
+                                                       "aborted"};
+// Tokens that one segment may have: a run-length code must not be able to ask for all memory.
+constexpr int64_t kMaxSegmentTokens = 1 << 28;
+
+std::string Joined(std::span<const std::string_view> names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+template <typename Enum>
+absl::StatusOr<Enum> ParseEnum(std::string_view name, std::span<const std::string_view> names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return static_cast<Enum>(i);
+  }
+  return InvalidInput("'{}' is none of {}", ToValidUtf8(name.substr(0, 40)), Joined(names));
+}
+
+// Member access that puts the member's name in front of every error.
+class ObjectReader {
+ public:
+  explicit ObjectReader(const Value& object) : object_(object) {}
+
+  absl::Status Text(const char* name, std::string* out) const { return Read(name, out, JsonBytes); }
+  absl::Status Int(const char* name, int64_t* out) const { return Read(name, out, JsonInt); }
+  absl::Status Uint(const char* name, uint64_t* out) const { return Read(name, out, JsonUint); }
+  absl::Status Double(const char* name, double* out) const { return Read(name, out, JsonDouble); }
+  absl::Status Int32(const char* name, int32_t* out) const { return Read(name, out, ToInt32); }
+
+  template <typename Enum>
+  absl::Status OneOf(const char* name, std::span<const std::string_view> names, Enum* out) const {
+    std::string text;
+    RETURN_IF_ERROR(Text(name, &text));
+    absl::StatusOr<Enum> value = ParseEnum<Enum>(text, names);
+    if (!value.ok()) return Annotate(value.status(), name);
+    *out = *value;
+    return absl::OkStatus();
+  }
+
+  absl::Status Floats(const char* name, std::vector<float>* out) const {
+    return ReadList(name, out, JsonFloat);
+  }
+  absl::Status Int32s(const char* name, std::vector<int32_t>* out) const {
+    return ReadList(name, out, ToInt32);
+  }
+
+  // Calls `use` with every element.
+  template <typename Use>
+  absl::Status ForEach(const char* name, const Use& use) const {
+    ASSIGN_OR_RETURN(const Value* list, JsonMember(object_, name));
+    if (!list->IsArray()) return InvalidInput("{}: expected a list", name);
+    for (rapidjson::SizeType i = 0; i < list->Size(); ++i) {
+      const absl::Status status = use((*list)[i]);
+      if (!status.ok()) return Annotate(status, fmt::format("{}[{}]", name, i));
+    }
+    return absl::OkStatus();
+  }
+
+  // Calls `use` with every name and value of an object.
+  template <typename Use>
+  absl::Status ForEachPair(const char* name, const Use& use) const {
+    ASSIGN_OR_RETURN(const Value* object, JsonMember(object_, name));
+    if (!object->IsObject()) return InvalidInput("{}: expected an object", name);
+    for (const auto& member : object->GetObject()) {
+      const std::string key(member.name.GetString(), member.name.GetStringLength());
+      const absl::Status status = use(key, member.value);
+      if (!status.ok()) return Annotate(status, fmt::format("{}.{}", name, key));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::StatusOr<int32_t> ToInt32(const Value& value) {
+    ASSIGN_OR_RETURN(const int64_t number, JsonInt(value));
+    if (number != static_cast<int32_t>(number)) return InvalidInput("{} is too large", number);
+    return static_cast<int32_t>(number);
+  }
+
+  template <typename T, typename Parse>
+  absl::Status Read(const char* name, T* out, const Parse& parse) const {
+    ASSIGN_OR_RETURN(const Value* value, JsonMember(object_, name));
+    auto parsed = parse(*value);
+    if (!parsed.ok()) return Annotate(parsed.status(), name);
+    *out = *std::move(parsed);
+    return absl::OkStatus();
+  }
+
+  template <typename T, typename Parse>
+  absl::Status ReadList(const char* name, std::vector<T>* out, const Parse& parse) const {
+    return ForEach(name, [&](const Value& value) -> absl::Status {
+      ASSIGN_OR_RETURN(const T element, parse(value));
+      out->push_back(element);
+      return absl::OkStatus();
+    });
+  }
+
+  const Value& object_;
+};
+
+absl::Status ReadVersionRun(const Value& value, std::vector<PolicyVersion>* versions) {
+  if (!value.IsArray() || value.Size() != 2) return InvalidInput("expected [version, tokens]");
+  ASSIGN_OR_RETURN(const PolicyVersion version, JsonUint(value[0]));
+  ASSIGN_OR_RETURN(const int64_t count, JsonInt(value[1]));
+  if (count < 1 || count > kMaxSegmentTokens - static_cast<int64_t>(versions->size())) {
+    return InvalidInput("{} tokens of one version cannot be", count);
+  }
+  versions->insert(versions->end(), static_cast<size_t>(count), version);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSegment(const Segment& segment, const SegmentText& text) {
+  const size_t tokens = segment.token_ids.size();
+  for (const size_t length : {segment.logprobs.size(), segment.versions.size()}) {
+    if (length != 0 && length != tokens) {
+      return InvalidInput("{} tokens, but {} log-probs and {} versions", tokens,
+                          segment.logprobs.size(), segment.versions.size());
+    }
+  }
+  if (text.piece_bytes.size() != tokens) {
+    return InvalidInput("{} tokens, but {} pieces", tokens, text.piece_bytes.size());
+  }
+  int64_t bytes = 0;
+  for (const int32_t piece : text.piece_bytes) {
+    if (piece < 0) return InvalidInput("a piece of {} bytes", piece);
+    bytes += piece;
+  }
+  if (bytes != static_cast<int64_t>(text.text.size())) {
+    return InvalidInput("pieces of {} bytes, but a text of {}", bytes, text.text.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSegment(const Value& value, Sample* sample, std::vector<SegmentText>* texts) {
+  const ObjectReader object(value);
+  Segment segment;
+  SegmentText text;
+  RETURN_IF_ERROR(object.OneOf("author", kAuthors, &segment.author));
+  RETURN_IF_ERROR(object.Text("text", &text.text));
+  RETURN_IF_ERROR(object.Int32s("piece_bytes", &text.piece_bytes));
+  RETURN_IF_ERROR(object.Int32s("token_ids", &segment.token_ids));
+  RETURN_IF_ERROR(object.Floats("logprobs", &segment.logprobs));
+  RETURN_IF_ERROR(object.ForEach(
+      "versions", [&](const Value& run) { return ReadVersionRun(run, &segment.versions); }));
+  RETURN_IF_ERROR(CheckSegment(segment, text));
+  sample->segments.push_back(std::move(segment));
+  texts->push_back(std::move(text));
+  return absl::OkStatus();
+}
+
+absl::Status ReadSample(const Value& value, Episode* episode, EpisodeText* texts) {
+  const ObjectReader object(value);
+  Sample& sample = episode->samples.emplace_back();
+  std::vector<SegmentText>& segment_texts = texts->emplace_back();
+  RETURN_IF_ERROR(object.OneOf("finish_reason", kFinishReasons, &sample.finish_reason));
+  return object.ForEach("segments", [&](const Value& segment) {
+    return ReadSegment(segment, &sample, &segment_texts);
+  });
+}
+
+absl::Status ReadMessage(const Value& value, Prompt* prompt) {
+  const ObjectReader object(value);
+  Message& message = prompt->messages.emplace_back();
+  RETURN_IF_ERROR(object.Text("role", &message.role));
+  return object.Text("content", &message.content);
+}
+
+absl::Status ReadPrompt(const Value& value, Prompt* prompt) {
+  const ObjectReader object(value);
+  RETURN_IF_ERROR(object.Text("id", &prompt->id));
+  RETURN_IF_ERROR(object.ForEach(
+      "messages", [&](const Value& message) { return ReadMessage(message, prompt); }));
+  RETURN_IF_ERROR(object.Text("text", &prompt->text));
+  RETURN_IF_ERROR(object.Text("answer", &prompt->answer));
+  RETURN_IF_ERROR(object.Text("solution", &prompt->solution));
+  return object.ForEachPair("metadata", [&](const std::string& name, const Value& entry) {
+    absl::StatusOr<std::string> text = JsonBytes(entry);
+    if (text.ok()) prompt->metadata[name] = *std::move(text);
+    return text.status();
+  });
+}
+
+absl::Status ReadOutcome(const ObjectReader& object, Outcome* outcome) {
+  static constexpr std::array<std::string_view, 2> kKinds = {"scored", "failed"};
+  RETURN_IF_ERROR(object.OneOf("scoring", kKinds, &outcome->kind));
+  RETURN_IF_ERROR(object.Double("score", &outcome->score));
+  RETURN_IF_ERROR(object.Text("why", &outcome->why));
+  return object.ForEachPair("parts", [&](const std::string& name, const Value& value) {
+    const absl::StatusOr<double> score = JsonDouble(value);
+    if (score.ok()) outcome->parts.emplace_back(name, *score);
+    return score.status();
+  });
+}
+
+absl::Status ReadEpisode(const ObjectReader& object, Episode* episode, EpisodeText* texts) {
+  RETURN_IF_ERROR(object.Uint("episode_id", &episode->episode_id));
+  RETURN_IF_ERROR(object.Uint("episode_group_id", &episode->group_id));
+  RETURN_IF_ERROR(object.Int32("index_in_group", &episode->index_in_group));
+  RETURN_IF_ERROR(object.Uint("seed", &episode->seed));
+  RETURN_IF_ERROR(object.OneOf("status", kStatuses, &episode->status));
+  RETURN_IF_ERROR(ReadOutcome(object, &episode->outcome));
+  RETURN_IF_ERROR(object.Double("advantage", &episode->advantage));
+  RETURN_IF_ERROR(object.Int32("num_turns", &episode->num_turns));
+  RETURN_IF_ERROR(object.Text("response_text", &episode->response_text));
+  return object.ForEach("samples",
+                        [&](const Value& sample) { return ReadSample(sample, episode, texts); });
+}
+
+absl::StatusOr<RecordedEpisode> ParseLine(std::string_view line) {
+  ASSIGN_OR_RETURN(const rapidjson::Document document, ParseJsonLine(line));
+  const ObjectReader object(document);
+  RecordedEpisode recorded;
+  RETURN_IF_ERROR(object.Int("step", &recorded.step));
+  RETURN_IF_ERROR(object.Uint("group_id", &recorded.group_id));
+  RETURN_IF_ERROR(object.Int("group_size", &recorded.group_size));
+  if (recorded.group_size < 0) return InvalidInput("group_size is {}", recorded.group_size);
+  ASSIGN_OR_RETURN(const Value* prompt, JsonMember(document, "prompt"));
+  if (absl::Status status = ReadPrompt(*prompt, &recorded.prompt); !status.ok()) {
+    return Annotate(status, "prompt");
+  }
+  if (recorded.group_size == 0) return recorded;
+  RETURN_IF_ERROR(ReadEpisode(object, &recorded.episode, &recorded.text));
+  return recorded;
+}
+
+absl::Status ForEachLine(const std::string& path,
+                         const std::function<absl::Status(RecordedEpisode)>& use) {
+  return ForEachCompressedLine(path, [&](int64_t, std::string_view line) -> absl::Status {
+    ASSIGN_OR_RETURN(RecordedEpisode recorded, ParseLine(line));
+    return use(std::move(recorded));
+  });
+}
+
+// Collects lines into groups. A group is complete when as many lines came as its size says.
+class GroupCollector {
+ public:
+  absl::Status Add(RecordedEpisode recorded) {
+    if (missing_ == 0) {
+      StartGroup(recorded);
+    } else if (recorded.group_id != samples_.groups.back().group_id) {
+      return MissingError();
+    }
+    if (recorded.group_size == 0) return absl::OkStatus();
+    samples_.groups.back().episodes.push_back(std::move(recorded.episode));
+    samples_.texts.back().push_back(std::move(recorded.text));
+    --missing_;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepSamples> Finish() {
+    if (missing_ != 0) return MissingError();
+    return std::move(samples_);
+  }
+
+ private:
+  void StartGroup(const RecordedEpisode& recorded) {
+    samples_.step = recorded.step;
+    EpisodeGroup& group = samples_.groups.emplace_back();
+    group.group_id = recorded.group_id;
+    group.prompt = recorded.prompt;
+    samples_.texts.emplace_back();
+    missing_ = recorded.group_size;
+  }
+  absl::Status MissingError() const {
+    return InvalidInput("group {} lacks {} of its episodes", samples_.groups.back().group_id,
+                        missing_);
+  }
+
+  StepSamples samples_;
+  int64_t missing_ = 0;  // episodes of the last group that have not come yet
+};
+
+}  // namespace
+
+std::string_view AuthorName(Author author) { return kAuthors[static_cast<size_t>(author)]; }
+std::string_view FinishReasonName(FinishReason reason) {
+  return kFinishReasons[static_cast<size_t>(reason)];
+}
+std::string_view StatusName(EpisodeStatus status) { return kStatuses[static_cast<size_t>(status)]; }
+
+absl::StatusOr<FinishReason> ParseFinishReason(std::string_view name) {
+  return ParseEnum<FinishReason>(name, kFinishReasons);
+}
+
+absl::Status ForEachEpisode(const std::string& path,
+                            const std::function<absl::Status(RecordedEpisode)>& use) {
+  return ForEachLine(path, [&](RecordedEpisode recorded) {
+    return recorded.group_size == 0 ? absl::OkStatus() : use(std::move(recorded));
+  });
+}
+
+absl::StatusOr<StepSamples> ReadSamples(const std::string& path) {
+  GroupCollector collector;
+  RETURN_IF_ERROR(ForEachLine(
+      path, [&](RecordedEpisode recorded) { return collector.Add(std::move(recorded)); }));
+  absl::StatusOr<StepSamples> samples = collector.Finish();
+  if (!samples.ok()) return Annotate(samples.status(), path);
+  return samples;
+}
+
+}  // namespace orrery::run
