@@ -34,7 +34,6 @@ if(EXISTS ${ORRERY_DEPS}/arrow/include/parquet/arrow/reader.h)
   target_include_directories(arrow SYSTEM INTERFACE ${ORRERY_DEPS}/arrow/include)
   file(GLOB arrow_libraries ${ORRERY_DEPS}/arrow/lib/libarrow.so.* ${ORRERY_DEPS}/arrow/lib/libparquet.so.*)
   target_link_libraries(arrow INTERFACE ${arrow_libraries})
-  target_link_options(arrow INTERFACE -Wl,-rpath,${ORRERY_DEPS}/arrow/lib)
   target_compile_definitions(arrow INTERFACE ORRERY_HAVE_PARQUET=1)
 endif()
 
@@ -48,10 +47,11 @@ if(ORRERY_TORCH)
   target_include_directories(torch SYSTEM INTERFACE ${ORRERY_DEPS}/torch/include)
   target_link_libraries(torch INTERFACE ${ORRERY_DEPS}/torch/lib/libtorch_cpu.so
                         ${ORRERY_DEPS}/torch/lib/libc10.so Threads::Threads)
-  # The CUDA build of libtorch_cpu wants libcudart and libcupti even where there is no GPU.
-  target_link_options(torch INTERFACE -Wl,-rpath,${ORRERY_DEPS}/torch/lib
-                      -Wl,-rpath,${ORRERY_DEPS}/cuda/lib
+  # The CUDA build of libtorch_cpu wants libcudart and libcupti even where there is no GPU. They are
+  # its needs, not ours: of the two kinds of rpath only the old one is searched for those as well.
+  target_link_options(torch INTERFACE -Wl,--disable-new-dtags
                       -Wl,-rpath-link,${ORRERY_DEPS}/cuda/lib)
+  list(APPEND CMAKE_BUILD_RPATH ${ORRERY_DEPS}/cuda/lib)
 endif()
 
 if(ORRERY_TESTS)

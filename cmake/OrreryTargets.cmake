@@ -57,5 +57,4 @@ function(orrery_binary)
   target_link_libraries(orrery PRIVATE orrery::trainer orrery::rollout orrery::rewards
     orrery::sandbox orrery::orchestrator_loop orrery::orchestrator_run orrery::orchestrator_data
     orrery::orchestrator_hub cli11)
-  set(ORRERY_INSTALL_TARGETS orrery PARENT_SCOPE)
 endfunction()

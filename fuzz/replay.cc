@@ -1,5 +1,6 @@
 // The main function of a fuzz target built without libFuzzer: runs it on every file of the given
-// folder, and on copies of it that are cut short and changed at seeded places. The same inputs each time.
+// folder, and on copies of it that are cut short and changed at seeded places. The same inputs each
+// time.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
