@@ -1,0 +1,109 @@
+// The training executor: the same forward kernels as the rollout, and a backward for each operator
+// over what it saved. Weights are no autograd leaves: their gradients are added, in the order in which
+// operators run backwards, to one flat float32 buffer laid out as the WeightStore is.
+//
+// One object is used for one micro-batch after another, by one thread:
+//
+//   ops.Begin(batch, grads);  hidden = Forward(..., ops);  ops.Logprobs(hidden, targets, ...);
+//   ... the loss turns log-probs into their gradients ...
+//   ops.Backward(dlogprobs, dentropies);
+//
+// With `recompute`, what is inside a block is forgotten and run again when its gradient is due.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/head/log_softmax.h"
+#include "trainer/arena.h"
+#include "trainer/model/transformer.h"
+
+namespace orrery::trainer {
+
+// A trained token: the hidden row that predicts it, and its id.
+struct Target {
+  int32_t row = 0;
+  int32_t token_id = 0;
+};
+
+class TrainingOps : public model::Ops {
+ public:
+  // Borrowed.
+  TrainingOps(const model::WeightStore* weights, const kernels::RopeTable* rope, bool recompute);
+
+  // num_blocks: KV blocks that the batch's slots and sequences name. grads: flat gradient buffer that
+  // Backward adds to, or null to score only (nothing is saved).
+  void Begin(const model::Batch& batch, int64_t num_blocks, float* grads);
+
+  model::Value Embed(model::ParamId table, const model::Batch& batch) override;
+  std::pair<model::Value, model::Value> AddNorm(const model::Stream& stream,
+                                                model::ParamId weight) override;
+  model::Value Linear(const model::Value& x, model::ParamId weight, model::ParamId bias) override;
+  model::Value QkNormRope(const model::Value& qkv, int64_t layer,
+                          const model::Batch& batch) override;
+  model::Value Attention(const model::Value& qkv, int64_t layer,
+                         const model::Batch& batch) override;
+  model::Value SwiGlu(const model::Value& gate_up) override;
+  model::Value RoutedExperts(const model::Value& x, int64_t layer,
+                             const model::Batch& batch) override;
+  model::Stream Block(const model::Stream& in,
+                      const std::function<model::Stream(const model::Stream&)>& block) override;
+
+  // Log-prob and entropy of every target at a temperature. Returns the index of the first target whose
+  // logits are not finite, or -1.
+  int64_t Logprobs(const model::Value& hidden, std::span<const Target> targets,
+                   float inverse_temperature, std::span<float> logprobs,
+                   std::span<float> entropies);
+
+  // After Logprobs, with Begin's grads: adds the gradient of all weights.
+  void Backward(std::span<const float> dlogprobs, std::span<const float> dentropies);
+
+  // Bytes held for activations.
+  int64_t activation_bytes() const { return main_.bytes() + scratch_.bytes(); }
+
+ private:
+  struct Gradient {
+    kernels::TensorView view;
+    bool written = false;
+    Arena* arena = nullptr;
+  };
+  using Step = std::function<void()>;
+
+  bool recording() const { return grads_ != nullptr && !forgetting_; }
+  model::Value Make(int64_t rows, int64_t cols);
+  model::Value Adopt(const kernels::TensorView& view);
+  // The gradient of a value; memory is made on first use.
+  Gradient& GradOf(const model::Value& value);
+  kernels::TensorView ParamGrad(model::ParamId id) const;
+  void Record(Step step);
+  void RunTape(std::vector<Step>* tape);
+  void RerunBlock(const model::Stream& in, const model::Stream& out,
+                  const std::function<model::Stream(const model::Stream&)>& block);
+  kernels::QkNormRopeArgs RopeArgs(int64_t layer, const model::Batch& batch) const;
+  void BackwardHead(std::span<const float> dlogprobs, std::span<const float> dentropies);
+
+  const model::WeightStore& weights_;
+  const model::ModelSpec& spec_;
+  const kernels::RopeTable& rope_;
+  const bool recompute_;
+
+  float* grads_ = nullptr;
+  bool forgetting_ = false;      // inside a block that will be run again
+  Arena main_, scratch_;         // scratch_: inside a block with recompute
+  Arena* arena_ = &main_;
+  std::vector<Gradient> gradients_;  // by value id
+  std::vector<Step> tape_;
+  std::vector<Step>* active_tape_ = &tape_;
+  kernels::KvBlocks kv_;         // of the layer at hand
+  std::vector<float> kv_memory_;
+
+  model::Value hidden_;          // the head's input and targets, kept for Backward
+  std::vector<Target> targets_;
+  std::vector<kernels::LogSoftmaxStats> stats_;
+  float inverse_temperature_ = 1;
+};
+
+}  // namespace orrery::trainer
