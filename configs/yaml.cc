@@ -193,7 +193,9 @@ void Reader::Read(const YamlNode& node, const std::string& path, const Field&,
   if (!IsMap(node, path)) return;
   ReportDuplicates(node, path);
   map.clear();
-  for (const auto& [key, value] : node.entries) {
+  for (size_t i = 0; i < node.keys.size(); ++i) {
+    const YamlNode& key = node.keys[i];
+    const YamlNode& value = node.items[i];
     places_.by_key[Join(path, key.text)] = value.place.Text();
     Take(ReadText(value), value, Join(path, key.text), map[key.text]);
   }
@@ -221,7 +223,7 @@ bool Reader::IsList(const YamlNode& node, const std::string& path) {
 void Reader::CheckKeys(const YamlNode& map, const std::string& path,
                        const std::vector<std::string_view>& known) {
   ReportDuplicates(map, path);
-  for (const auto& [key, value] : map.entries) {
+  for (const YamlNode& key : map.keys) {
     if (std::find(known.begin(), known.end(), key.text) != known.end()) continue;
     Report(key, Join(path, ShortenUtf8(key.text, 60)),
            "there is no such key" + UnknownKeyFix(key.text, path, known));
@@ -230,7 +232,7 @@ void Reader::CheckKeys(const YamlNode& map, const std::string& path,
 
 void Reader::ReportDuplicates(const YamlNode& map, const std::string& path) {
   std::map<std::string_view, const YamlNode*> seen;
-  for (const auto& [key, value] : map.entries) {
+  for (const YamlNode& key : map.keys) {
     const auto [first, is_new] = seen.emplace(key.text, &key);
     if (is_new) continue;
     Report(key, Join(path, ShortenUtf8(key.text, 60)),

@@ -118,7 +118,8 @@ class TreeBuilder : public YAML::EventHandler {
     if (parent.node.kind == YamlNode::Kind::kList) {
       parent.node.items.push_back(std::move(node));
     } else if (parent.key) {
-      parent.node.entries.emplace_back(*std::move(parent.key), std::move(node));
+      parent.node.keys.push_back(*std::move(parent.key));
+      parent.node.items.push_back(std::move(node));
       parent.key.reset();
     } else {
       if (node.kind != YamlNode::Kind::kScalar) {
@@ -142,10 +143,7 @@ class TreeBuilder : public YAML::EventHandler {
   void Count(const YamlNode& node, const YAML::Mark& mark) {
     CountOne(node.text.size(), mark);
     for (const YamlNode& item : node.items) Count(item, mark);
-    for (const auto& [key, value] : node.entries) {
-      Count(key, mark);
-      Count(value, mark);
-    }
+    for (const YamlNode& key : node.keys) Count(key, mark);
   }
 
   const std::string source_;
@@ -273,18 +271,15 @@ YamlNode* MapEntry(YamlNode& map, const std::string& key, const std::string& whe
   key_node.kind = YamlNode::Kind::kScalar;
   key_node.text = key;
   key_node.place = {where, 0, 0};
-  map.entries.emplace_back(std::move(key_node), YamlNode{.place = {where, 0, 0}});
-  return &map.entries.back().second;
+  map.keys.push_back(std::move(key_node));
+  return &map.items.emplace_back(YamlNode{.place = {where, 0, 0}});
 }
 
 // Values of an override report the argument as their place.
 void SetSource(YamlNode& node, const std::string& where) {
   node.place = {where, 0, 0};
   for (YamlNode& item : node.items) SetSource(item, where);
-  for (auto& [key, value] : node.entries) {
-    SetSource(key, where);
-    SetSource(value, where);
-  }
+  for (YamlNode& key : node.keys) SetSource(key, where);
 }
 
 absl::StatusOr<YamlNode*> Descend(YamlNode& node, const std::string& part,
@@ -305,8 +300,8 @@ std::string Place::Text() const {
 }
 
 const YamlNode* YamlNode::Find(std::string_view key) const {
-  for (const auto& [name, value] : entries) {
-    if (name.text == key) return &value;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].text == key) return &items[i];
   }
   return nullptr;
 }

@@ -7,7 +7,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,8 +29,8 @@ struct YamlNode {
   bool quoted = false;                                 // scalar: written in quotes or as a block
   std::string tag;                                     // an explicit one, else empty
   std::string text;                                    // scalar
-  std::vector<YamlNode> items;                         // list
-  std::vector<std::pair<YamlNode, YamlNode>> entries;  // map, in order; keys may repeat
+  std::vector<YamlNode> items;  // list; map: the values, in order
+  std::vector<YamlNode> keys;   // map: the key of each item; keys may repeat
   Place place;
 
   // The first value under `key`, or null.

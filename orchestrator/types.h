@@ -73,6 +73,9 @@ struct Prompt {
   std::string text;               // a raw prompt, not rendered; used when messages is empty
   std::string answer;             // the ground truth that the rewards compare with
   std::string solution;           // full reference response, for sft; may be empty
+  // For sft of several turns, instead of `solution`: the turns that follow `messages`. Those of the
+  // assistant are learnt, those of tools are given.
+  std::vector<Message> solution_messages;
   std::map<std::string, std::string> metadata;  // every other mapped field
 };
 
