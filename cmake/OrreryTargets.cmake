@@ -25,7 +25,8 @@ function(orrery_library folder)
 endfunction()
 
 # orrery_test(FOLDER DEPS ...): every *_test.cc of tests/FOLDER as one executable, each case known
-# to ctest. All files are globbed, so that no test on disk goes unregistered.
+# to ctest and labelled with its folder. All files are globbed, so that no test on disk goes
+# unregistered.
 function(orrery_test folder)
   cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
   string(REPLACE "/" "_" name "${folder}_test")
@@ -41,8 +42,15 @@ function(orrery_test folder)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE ORRERY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+  gtest_discover_tests(${name} TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${ARG_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
+  # Labels in a file of their own: gtest_discover_tests takes no list as a property.
+  set(labels ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+  file(WRITE ${labels} "if(${name}_cases)
+  set_tests_properties(\${${name}_cases} PROPERTIES LABELS \"${folder};${ARG_LABELS}\")
+endif()
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
 endfunction()
 
 # The orrery binary: orchestrator/main.cc is the composition root and alone links every folder.

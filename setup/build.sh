@@ -16,7 +16,7 @@ build_preset() {
   local preset=$1 folder
   shift
   folder=$(folder_of "$preset")
-  need_space "$ROOT" 1500 "building"
+  need_space "$folder" 1500 "building"
   if [[ ! -e $folder/build.ninja ]]; then
     step "configuring ${folder#"$ROOT/"}" configure "$preset"
   fi
@@ -40,15 +40,19 @@ ensure_binary() {
   build_is_current || with_lock "$BUILD/.lock" build_release
 }
 
-build_command() {
-  local preset=${1-release}
-  case $preset in
-    release | debug | asan | tsan | fuzz) ;;
+known_preset() {
+  case $1 in
+    release | debug | asan | tsan | fuzz | arm64) ;;
     *)
-      say "unknown preset $preset: release, debug, asan, tsan or fuzz"
+      say "unknown preset '$1': release, debug, asan, tsan, fuzz or arm64"
       exit 2
       ;;
   esac
+}
+
+build_command() {
+  local preset=${1-release}
+  known_preset "$preset"
   ensure_setup
   if (($# == 0)); then
     ensure_binary

@@ -1,4 +1,4 @@
-# ./orrery test: set-up with the tests' needs, release build with tests, ctest. Sourced by the launcher.
+# ./orrery test: set-up with the tests' needs, build with tests, ctest. Sourced by the launcher.
 source "$ROOT/setup/build.sh"
 
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
@@ -11,50 +11,75 @@ excluded_labels() {
   ((${#labels[@]})) && (IFS='|'; echo "^(${labels[*]})\$")
 }
 
+reports=()
 # run_ctest FOLDER CTEST-ARGUMENTS...: prints its output; the results are left in FOLDER/tests.xml.
 run_ctest() {
   local folder=$1
   shift
   rm -f "$folder/tests.xml"
+  reports+=("$folder/tests.xml")
   ctest --test-dir "$folder" --parallel "$(nproc)" --output-on-failure --no-tests=error \
     --output-junit "$folder/tests.xml" "$@" </dev/null
+}
+
+# build_and_test PRESET CTEST-ARGUMENTS...
+build_and_test() {
+  with_lock "$(folder_of "$1")/.lock" build_preset "$1" all && run_ctest "$(folder_of "$1")" "${@:2}"
+}
+
+# The torch-free targets cross-compiled for arm64; the kernels' tests run under qemu-user.
+arm64_series() {
+  if [[ ! -e $ARM64/.stamp ]]; then
+    say "arm64: not cross-compiled on this machine (see ./orrery setup --tests)"
+    return
+  fi
+  build_and_test arm64 -L '^(kernels|orchestrator/base)$' -LE '^slow$'
+}
+
+# One target after the other, so that each has the time it was promised.
+fuzz_series() {
+  compgen -G "$ROOT/fuzz/*_fuzz.cc" >/dev/null || return 0
+  build_and_test fuzz --parallel 1
 }
 
 skipped_tests() {
   sed -n 's/.*<testcase name="\([^"]*\)".* status="\(notrun\|disabled\)".*/\1/p' "$@" | sort
 }
 
-count_of() { grep -ho "<testcase [^>]*status=\"$1\"" "${@:2}" | wc -l; }
+count_of() { { grep -ho "<testcase [^>]*status=\"$1\"" "${@:2}" || true; } | wc -l; }
 
-# The closing line, and the exit code.
+# summary STATUS NO-SKIP: the closing lines; returns the exit code of all.
 summary() {
-  local start=$1 no_skip=$2 status=$3 reports=("${@:4}") skipped
+  local status=$1 skipped report
+  for report in "${reports[@]}"; do
+    [[ -s $report ]] || die "ctest ended without a report (lines above)"
+  done
+  ((${#reports[@]})) || die "no test was run: the build failed (lines above)"
   mapfile -t skipped < <(skipped_tests "${reports[@]}")
   if ((${#skipped[@]})); then
     printf 'skipped: %s\n' "${skipped[@]}"
+    if (($2)); then
+      echo "no test may skip itself here (--no-skip), and ${#skipped[@]} did"
+      status=1
+    fi
   fi
-  if ((no_skip && ${#skipped[@]})); then
-    echo "here no test may skip itself (--no-skip), and ${#skipped[@]} did"
-    status=1
-  fi
-  say "./orrery test took $((SECONDS - start)) s"
+  say "./orrery test took $SECONDS s"
   printf '%d passed, %d failed, %d skipped\n' "$(count_of run "${reports[@]}")" \
     "$(count_of fail "${reports[@]}")" "${#skipped[@]}"
   return "$status"
 }
 
-# Fuzzing, one target after the other so that each has the time it was promised.
-fuzz_series() {
-  with_lock "$BUILD-fuzz/.lock" build_preset fuzz all
-  run_ctest "$BUILD-fuzz" --parallel 1
-}
-
 test_command() {
-  local start=$SECONDS slow=0 no_skip=0 status=0 reports=("$BUILD/tests.xml") arguments=() labels
+  local preset=release slow=0 no_skip=0 status=0 arguments=() labels
   while (($#)); do
     case $1 in
       --slow) slow=1 ;;
       --no-skip) no_skip=1 ;;
+      --preset)
+        preset=${2-}
+        known_preset "$preset"
+        shift
+        ;;
       -h | --help)
         help_text
         return
@@ -64,13 +89,12 @@ test_command() {
     shift
   done
   ensure_test_setup
-  with_lock "$BUILD/.lock" build_preset release all
   export ORRERY_ORACLE_PYTHON=${ORRERY_ORACLE_PYTHON-$ORACLES/bin/python}
   labels=$(excluded_labels "$slow") || true
-  run_ctest "$BUILD" ${labels:+-LE "$labels"} "${arguments[@]}" || status=$?
-  if ((slow)) && compgen -G "$ROOT/fuzz/*_fuzz.cc" >/dev/null; then
-    fuzz_series || status=$?
-    reports+=("$BUILD-fuzz/tests.xml")
+  build_and_test "$preset" ${labels:+-LE "$labels"} "${arguments[@]}" || status=$?
+  if [[ $preset == release ]] && ((${#arguments[@]} == 0)); then
+    arm64_series || status=$?
+    ((!slow)) || fuzz_series || status=$?
   fi
-  summary "$start" "$no_skip" "$status" "${reports[@]}"
+  summary "$status" "$no_skip"
 }
