@@ -22,9 +22,10 @@ run_ctest() {
     --output-junit "$folder/tests.xml" "$@" </dev/null
 }
 
+targets=(all)  # what is built; --targets names fewer
 # build_and_test PRESET CTEST-ARGUMENTS...
 build_and_test() {
-  with_lock "$(folder_of "$1")/.lock" build_preset "$1" all && run_ctest "$(folder_of "$1")" "${@:2}"
+  with_lock "$(folder_of "$1")/.lock" build_preset "$1" "${targets[@]}" && run_ctest "$(folder_of "$1")" "${@:2}"
 }
 
 # The torch-free targets cross-compiled for arm64; the kernels' tests run under qemu-user.
@@ -78,6 +79,10 @@ test_command() {
       --preset)
         preset=${2-}
         known_preset "$preset"
+        shift
+        ;;
+      --targets)
+        read -ra targets <<<"${2-}"
         shift
         ;;
       -h | --help)
