@@ -26,9 +26,10 @@ step() {
 with_lock() {
   local file=$1
   shift
-  mkdir -p "$(dirname "$file")" || die "cannot write to $(dirname "$file")"
+  mkdir -p "$(dirname "$file")" 2>/dev/null && [[ -w $(dirname "$file") ]] ||
+    die "not set up or built yet, and $(id -un) cannot write to $(dirname "$file")"
   (
-    exec 9>"$file" || exit 1
+    exec 9>"$file"
     if ! flock --nonblock 9; then
       say "another ./orrery is at work here; waiting for it"
       flock 9
