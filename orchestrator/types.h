@@ -161,6 +161,7 @@ struct TrainStats {
   int64_t num_trained_tokens = 0;
   int64_t num_processed_tokens = 0;  // incl. prompts, after sharing
   int64_t num_micro_batches = 0;
+  double sync_s = 0;  // making the new weights visible to the engine
 };
 
 }  // namespace orrery

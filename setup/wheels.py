@@ -23,8 +23,9 @@ PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_25", "manylinux_2_
 # What a CPU program linked with libtorch_cpu never loads (of 950 MB on x86-64 it leaves 433 MB).
 TORCH_UNUSED = ("libtorch_cuda*", "libtorch_python*", "libtorch_nvshmem*", "libc10_cuda*",
                 "libcaffe2_nvrtc*", "libshm*", "libtorch_global_deps*", "libtorch.so")
-# The wheel's protobuf 3.13 headers break every program that uses another protobuf.
-TORCH_PROTOBUF = ("torch/include/google/*",)
+# Headers of other libraries in the wheel (protobuf 3.13, fmt 12) that would be found before the
+# system's, whose libraries we link.
+TORCH_CLASHES = ("torch/include/google/*", "torch/include/fmt/*")
 
 # folder -> package -> (pattern in the wheel, leading folder to take off, folder to put it in)
 FOLDERS = {
@@ -51,7 +52,7 @@ def read_lock(path):
 
 def stamp_of(folder, lock):
     text = repr([lock[package] for package in FOLDERS[folder]])
-    text += repr((FOLDERS[folder], TORCH_UNUSED, TORCH_PROTOBUF, platform.machine()))
+    text += repr((FOLDERS[folder], TORCH_UNUSED, TORCH_CLASHES, platform.machine()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -85,7 +86,7 @@ def download(lines, into):
 def target_of(member, rules):
     """Returns where a wheel's member goes, or None."""
     base = member.rsplit("/", 1)[-1]
-    if member.endswith("/") or any(fnmatch.fnmatch(member, p) for p in TORCH_PROTOBUF):
+    if member.endswith("/") or any(fnmatch.fnmatch(member, p) for p in TORCH_CLASHES):
         return None
     if member.startswith("torch/lib/") and any(fnmatch.fnmatch(base, p) for p in TORCH_UNUSED):
         return None

@@ -164,7 +164,9 @@ absl::StatusOr<Family> ReadFamily(Reader& config) {
 }
 
 void ReadExperts(Reader& config, ModelSpec* spec) {
-  spec->num_experts = config.Int("num_experts", 128, 1, 4096);
+  // transformers 5 writes num_local_experts.
+  const char* key = config.Find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
+  spec->num_experts = config.Int(key, std::nullopt, 1, 4096);
   spec->experts_per_token = config.Int("num_experts_per_tok", 8, 1, spec->num_experts);
   spec->expert_width = config.Int("moe_intermediate_size", 768, 1, kMaxSize);
   spec->normalise_top_k = config.Bool("norm_topk_prob", false);

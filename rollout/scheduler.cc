@@ -1,0 +1,217 @@
+#include "rollout/scheduler.h"
+
+#include <algorithm>
+
+#include "orchestrator/base/check.h"
+#include "orchestrator/base/status.h"
+
+namespace orrery::rollout {
+
+using kernels::kBlockTokens;
+
+Scheduler::Scheduler(KvCache* cache, const SchedulerLimits& limits)
+    : cache_(*cache), limits_(limits) {}
+
+absl::Status Scheduler::Admit(const GenerationRequest& request) const {
+  const int64_t prompt = static_cast<int64_t>(request.prompt_ids.size());
+  if (prompt == 0) return InvalidInput("the prompt has no tokens");
+  if (request.seeds.empty()) return InvalidInput("the request asks for no responses");
+  if (prompt >= limits_.max_positions) {
+    return InvalidInput("the prompt has {} tokens, the model's context {}: shorten it or leave it out "
+                        "(data.overlong_prompts: skip)", prompt, limits_.max_positions);
+  }
+  const int64_t longest =
+      std::min(prompt + request.sampling.max_new_tokens, limits_.max_positions);
+  // The prompt's last block exists twice: the prompt's own and the response's copy.
+  const int64_t blocks = BlocksFor(longest) + 1;
+  if (blocks > cache_.num_blocks()) {
+    return Exhausted("one response may need {} tokens of KV cache, which holds {}: raise "
+                     "rollout.kv_tokens or lower sampling.max_new_tokens",
+                     blocks * kBlockTokens, cache_.num_blocks() * kBlockTokens);
+  }
+  return absl::OkStatus();
+}
+
+Request* Scheduler::Add(RequestId id, GenerationRequest what, RolloutEngine::OnDone on_done) {
+  auto request = std::make_unique<Request>();
+  request->id = id;
+  request->on_done = std::move(on_done);
+  request->responses.resize(what.seeds.size());
+  for (size_t i = 0; i < request->responses.size(); ++i) request->responses[i].index = i;
+  request->num_unfinished = request->responses.size();
+  request->what = std::move(what);
+  Request* raw = request.get();
+  requests_.emplace(id, std::move(request));
+  return raw;
+}
+
+Request* Scheduler::Find(RequestId id) {
+  const auto it = requests_.find(id);
+  return it == requests_.end() ? nullptr : it->second.get();
+}
+
+bool Scheduler::Extend(std::vector<int32_t>* blocks, int64_t positions) {
+  const int64_t wanted = BlocksFor(positions) - static_cast<int64_t>(blocks->size());
+  if (wanted > cache_.num_free()) return false;
+  for (int64_t i = 0; i < wanted; ++i) blocks->push_back(cache_.Allocate());
+  return true;
+}
+
+void Scheduler::Release(std::vector<int32_t>* blocks) {
+  for (const int32_t block : *blocks) cache_.Release(block);
+  blocks->clear();
+}
+
+bool Scheduler::Fork(Request* request, Response* response, Copies* copies) {
+  const int64_t full = request->prompt_size() / kBlockTokens;
+  const int64_t tail = request->prompt_size() % kBlockTokens;
+  // Room for the whole known sequence, so that what was admitted can run at once,
+  const int64_t wanted = BlocksFor(request->num_known(*response)) - full;
+  // and some for those that run already: what is admitted too early is preempted again.
+  if (wanted + num_running_ / 4 > cache_.num_free()) return false;
+  for (int64_t i = 0; i < full; ++i) {
+    cache_.Retain(request->prompt_blocks[i]);
+    response->blocks.push_back(request->prompt_blocks[i]);
+  }
+  for (int64_t i = 0; i < wanted; ++i) response->blocks.push_back(cache_.Allocate());
+  if (tail > 0) {
+    copies->push_back({request->prompt_blocks[full], response->blocks[full],
+                       static_cast<int32_t>(tail)});
+  }
+  response->num_computed = request->prompt_size();
+  response->running = true;
+  ++num_running_;
+  return true;
+}
+
+void Scheduler::Preempt(Response* response) {
+  Release(&response->blocks);
+  response->num_computed = 0;
+  response->running = false;
+  --num_running_;
+  ++num_preemptions_;
+}
+
+Response* Scheduler::PreemptYoungest() {
+  for (auto it = requests_.rbegin(); it != requests_.rend(); ++it) {
+    std::vector<Response>& responses = it->second->responses;
+    for (auto r = responses.rbegin(); r != responses.rend(); ++r) {
+      if (!r->running) continue;
+      Preempt(&*r);
+      return &*r;
+    }
+  }
+  return nullptr;
+}
+
+bool Scheduler::DropYoungestPrompt(const Request* but_not) {
+  for (auto it = requests_.rbegin(); it != requests_.rend(); ++it) {
+    Request* request = it->second.get();
+    if (request == but_not || request->prompt_blocks.empty()) continue;
+    const bool in_use = std::any_of(request->responses.begin(), request->responses.end(),
+                                    [](const Response& r) { return r.running; });
+    if (in_use) continue;
+    Release(&request->prompt_blocks);
+    request->prompt_computed = 0;
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::ScheduleRunning(std::vector<Work>* pass, int64_t* budget) {
+  for (auto& [id, request] : requests_) {
+    for (Response& r : request->responses) {
+      if (!r.running) continue;
+      const int64_t known = request->num_known(r);
+      while (!Extend(&r.blocks, known)) {
+        if (DropYoungestPrompt(request.get())) continue;
+        if (PreemptYoungest() == &r) break;
+      }
+      if (!r.running) continue;
+      // One token where it is decoding, more where it was preempted and catches up.
+      int64_t count = known - r.num_computed;
+      if (count > 1) {
+        count = std::min(count, std::max<int64_t>(*budget, 1));
+        *budget -= count;
+      }
+      pass->push_back({request.get(), &r, r.num_computed, count, r.num_computed + count == known});
+    }
+  }
+  // A later response may have preempted an earlier entry of the pass.
+  std::erase_if(*pass, [](const Work& w) { return !w.response->running; });
+}
+
+void Scheduler::SchedulePending(std::vector<Work>* pass, int64_t* budget, Copies* copies) {
+  for (auto& [id, request] : requests_) {
+    if (!request->prompt_ready() || request->prompt_blocks.empty()) continue;
+    for (Response& r : request->responses) {
+      if (r.finished || r.running || num_running_ >= limits_.max_running) continue;
+      if (r.generation.token_ids.empty()) continue;  // its first token comes with the prompt's pass
+      if (*budget <= 0 && request->num_known(r) > request->prompt_size() + 1) return;
+      if (!Fork(request.get(), &r, copies)) return;
+      const int64_t left = request->num_known(r) - r.num_computed;
+      const int64_t count = left == 1 ? 1 : std::min(left, std::max<int64_t>(*budget, 1));
+      if (left > 1) *budget -= count;
+      pass->push_back({request.get(), &r, r.num_computed, count, count == left});
+    }
+  }
+}
+
+void Scheduler::SchedulePrompts(std::vector<Work>* pass, int64_t* budget) {
+  for (auto& [id, request] : requests_) {
+    if (*budget <= 0) return;
+    if (request->prompt_ready() || num_running_ >= limits_.max_running) continue;
+    const int64_t left = request->prompt_size() - request->prompt_computed;
+    const int64_t count = std::min(left, *budget);
+    // The next decode steps need room too: a prompt starts only where its responses can follow.
+    const int64_t needed =
+        BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
+    if (needed + 1 > cache_.num_free()) return;
+    CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
+    *budget -= count;
+    pass->push_back({request.get(), nullptr, request->prompt_computed, count, count == left});
+  }
+}
+
+std::vector<Work> Scheduler::Next(Copies* copies) {
+  std::vector<Work> pass;
+  copies->clear();
+  int64_t budget = limits_.prefill_chunk_tokens;
+  ScheduleRunning(&pass, &budget);
+  SchedulePending(&pass, &budget, copies);
+  SchedulePrompts(&pass, &budget);
+  while (pass.empty() && !requests_.empty()) {
+    // Prompts without running responses hold all blocks: the youngest makes room for the oldest.
+    CHECK(DropYoungestPrompt(requests_.begin()->second.get()))
+        << "an admitted request must be able to run alone";
+    SchedulePending(&pass, &budget, copies);
+    SchedulePrompts(&pass, &budget);
+  }
+  return pass;
+}
+
+void Scheduler::Done(std::span<const Work> pass) {
+  for (const Work& w : pass) {
+    if (w.response != nullptr) {
+      w.response->num_computed = w.first_position + w.count;
+    } else {
+      w.request->prompt_computed = w.first_position + w.count;
+    }
+  }
+}
+
+bool Scheduler::Finish(Request* request, Response* response) {
+  CHECK(!response->finished);
+  if (response->running) {
+    --num_running_;
+    response->running = false;
+  }
+  Release(&response->blocks);
+  response->finished = true;
+  if (--request->num_unfinished > 0) return false;
+  Release(&request->prompt_blocks);
+  requests_.erase(request->id);
+  return true;
+}
+
+}  // namespace orrery::rollout

@@ -1,0 +1,121 @@
+// Which tokens the next forward pass computes. The scheduler owns requests, their responses and the
+// KV blocks they hold; it knows nothing of models and threads.
+//
+//   prompt:    waiting -> computed in chunks -> held until the last response is done
+//   response:  pending -> running (holds blocks) -> finished
+//                  ^----------'  preempted: blocks given back, tokens kept
+//
+// A prompt's full blocks are shared by its responses; the block in which the prompt ends is copied
+// for each. A preempted response computes its tokens again later: the keys and values come out
+// bitwise equal, so nothing sampled changes. Oldest first everywhere; the youngest is preempted.
+//
+// The engine's thread alone calls.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "orchestrator/interfaces.h"
+#include "rollout/kv_cache.h"
+
+namespace orrery::rollout {
+
+struct SchedulerLimits {
+  int64_t max_running = 256;         // responses with blocks
+  int64_t prefill_chunk_tokens = 512;  // prompt tokens (and recomputed ones) a step
+  int64_t max_positions = 0;         // of the model
+  bool share_prompt = true;          // false: every response computes the prompt itself (for tests)
+};
+
+struct Response {
+  size_t index = 0;  // in its request
+  Generation generation;
+  std::vector<int32_t> blocks;
+  int64_t num_computed = 0;  // positions with keys and values
+  bool running = false;
+  bool finished = false;
+};
+
+struct Request {
+  RequestId id = 0;
+  GenerationRequest what;
+  RolloutEngine::OnDone on_done;
+  std::vector<int32_t> prompt_blocks;
+  int64_t prompt_computed = 0;
+  std::vector<Response> responses;
+  size_t num_unfinished = 0;
+
+  int64_t prompt_size() const { return static_cast<int64_t>(what.prompt_ids.size()); }
+  bool prompt_ready() const { return prompt_computed == prompt_size(); }
+  // Prompt and what was sampled so far.
+  int64_t num_known(const Response& r) const {
+    return prompt_size() + static_cast<int64_t>(r.generation.token_ids.size());
+  }
+  int32_t TokenAt(const Response& r, int64_t position) const {
+    return position < prompt_size() ? what.prompt_ids[position]
+                                    : r.generation.token_ids[position - prompt_size()];
+  }
+};
+
+// Consecutive positions of a prompt or a response that the next pass computes.
+struct Work {
+  Request* request = nullptr;
+  Response* response = nullptr;  // null: the prompt
+  int64_t first_position = 0;
+  int64_t count = 0;
+  bool samples = false;  // the last position's logits give a token (of a prompt: every response's first)
+
+  std::span<const int32_t> blocks() const {
+    return response != nullptr ? response->blocks : request->prompt_blocks;
+  }
+};
+
+// Blocks to copy (all layers) before the pass.
+using Copies = std::vector<kernels::KvCopy>;
+
+class Scheduler {
+ public:
+  Scheduler(KvCache* cache, const SchedulerLimits& limits);
+
+  // Ok, or why it can never be served.
+  absl::Status Admit(const GenerationRequest& request) const;
+  Request* Add(RequestId id, GenerationRequest request, RolloutEngine::OnDone on_done);
+  Request* Find(RequestId id);
+  bool empty() const { return requests_.empty(); }
+
+  // The next pass. Empty only where there are no requests.
+  std::vector<Work> Next(Copies* copies);
+  // The pass was run: its positions have keys and values.
+  void Done(std::span<const Work> pass);
+  // Gives back a finished response's blocks; the request goes when it was the last.
+  // Returns true where the request is gone.
+  bool Finish(Request* request, Response* response);
+
+  int64_t num_running() const { return num_running_; }
+  int64_t num_preemptions() const { return num_preemptions_; }
+
+ private:
+  static int64_t BlocksFor(int64_t positions) {
+    return (positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  }
+  bool Extend(std::vector<int32_t>* blocks, int64_t positions);
+  bool Fork(Request* request, Response* response, Copies* copies);
+  void Release(std::vector<int32_t>* blocks);
+  void Preempt(Response* response);
+  Response* PreemptYoungest();
+  bool DropYoungestPrompt(const Request* but_not);
+  void ScheduleRunning(std::vector<Work>* pass, int64_t* budget);
+  void SchedulePending(std::vector<Work>* pass, int64_t* budget, Copies* copies);
+  void SchedulePrompts(std::vector<Work>* pass, int64_t* budget);
+
+  KvCache& cache_;
+  const SchedulerLimits limits_;
+  std::map<RequestId, std::unique_ptr<Request>> requests_;  // by age
+  int64_t num_running_ = 0;
+  int64_t num_preemptions_ = 0;
+};
+
+}  // namespace orrery::rollout
