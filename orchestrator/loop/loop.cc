@@ -1,0 +1,223 @@
+#include "orchestrator/loop/loop.h"
+
+#include <chrono>
+
+#include "orchestrator/base/hash.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/loop/batcher.h"
+#include "orchestrator/run/metric_names.h"
+#include "orchestrator/run/step_metrics.h"
+
+namespace orrery {
+namespace {
+
+class Stopwatch {
+ public:
+  double Lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+class Loop {
+ public:
+  Loop(const configs::Experiment& experiment, LoopState state, LoopParts& parts)
+      : experiment_(experiment),
+        state_(std::move(state)),
+        parts_(parts),
+        order_(parts.dataset->size(), HashSeed({static_cast<uint64_t>(experiment.run.seed), 1}),
+               experiment.data.shuffle) {}
+
+  absl::StatusOr<LoopEnd> Run() {
+    if (state_.step == 0) RETURN_IF_ERROR(EvaluateBeforeTheFirstStep());
+    while (state_.step < experiment_.run.steps) {
+      RETURN_IF_ERROR(Step());
+      const bool last = state_.step == experiment_.run.steps;
+      const bool stop = parts_.interrupted != nullptr && parts_.interrupted->load();
+      const int64_t every = experiment_.checkpoint.every;
+      if (last || stop || (every > 0 && state_.step % every == 0)) RETURN_IF_ERROR(Checkpoint());
+      if (stop && !last) return LoopEnd::kInterrupted;
+    }
+    return LoopEnd::kDone;
+  }
+
+ private:
+  absl::Status Step() {
+    Stopwatch whole, watch;
+    run::StepSeconds seconds;
+    run::StepMetrics metrics(state_.step + 1);
+
+    // Rollout and rewards; with dynamic sampling until enough groups have signal.
+    std::vector<EpisodeGroup> groups;
+    RETURN_IF_ERROR(Collect(&groups, &seconds));
+
+    // Advantages and batches.
+    watch.Lap();
+    parts_.advantages(&groups);
+    std::vector<TrainingBatch> batches = MakeBatches(groups, BatcherSettings());
+    for (TrainingBatch& batch : batches) {
+      if (experiment_.algorithm.kl != "none") RETURN_IF_ERROR(parts_.trainer->ScoreReference(&batch));
+    }
+
+    // Optimizer steps, inside the weight transaction.
+    TrainStats stats;
+    if (!batches.empty()) {
+      RETURN_IF_ERROR(parts_.receiver->BeginUpdate(parts_.trainer->version() + batches.size()));
+      absl::StatusOr<TrainStats> trained = parts_.trainer->Train(std::move(batches));
+      if (!trained.ok()) return Annotate(trained.status(), fmt::format("step {}", metrics.step()));
+      stats = *trained;
+      RETURN_IF_ERROR(parts_.receiver->Commit(parts_.trainer->version()));
+    }
+    seconds.train = watch.Lap() - stats.sync_s;
+    seconds.sync = stats.sync_s;
+    RETURN_IF_ERROR(CheckMismatch(stats, metrics.step()));
+
+    // The record of the step: counts close, every sample is written.
+    ++state_.step;
+    run::AddRolloutMetrics(groups, &metrics);
+    run::AddTrainMetrics(stats, &metrics);
+    if (experiment_.output.samples) {
+      RETURN_IF_ERROR(run::WriteSamples(parts_.directory->paths().root, state_.step, groups,
+                                        parts_.pieces));
+    }
+    RETURN_IF_ERROR(RunEvals(state_.step, &metrics));
+    seconds.step = whole.Lap();
+    run::AddPerfMetrics(seconds, groups, stats, &metrics);
+    return Write(metrics);
+  }
+
+  absl::Status Collect(std::vector<EpisodeGroup>* groups, run::StepSeconds* seconds) {
+    const int64_t wanted = experiment_.rollout.prompts_per_step;
+    int64_t with_signal = 0;
+    for (int64_t round = 0; with_signal < wanted; ++round) {
+      if (round > experiment_.algorithm.max_refills) {
+        return Failed("step {}: after {} refills only {} of {} groups have different rewards; the task "
+                      "is too easy or too hard, or the reward never varies (algorithm.max_refills, "
+                      "algorithm.dynamic_sampling)", state_.step + 1, round - 1, with_signal, wanted);
+      }
+      std::vector<EpisodeGroup> more = NextGroups(wanted - with_signal);
+      Stopwatch watch;
+      RETURN_IF_ERROR(parts_.runner->Run(&more));
+      seconds->rollout += watch.Lap();
+      parts_.grader->Grade(&more);
+      seconds->reward += watch.Lap();
+      for (EpisodeGroup& group : more) {
+        const bool filtered = experiment_.algorithm.dynamic_sampling && IsZeroStd(group);
+        if (filtered) Filter(&group);
+        with_signal += filtered ? 0 : 1;
+        groups->push_back(std::move(group));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static void Filter(EpisodeGroup* group) {
+    for (Episode& episode : group->episodes) {
+      if (episode.status == EpisodeStatus::kScored) episode.status = EpisodeStatus::kFiltered;
+    }
+  }
+
+  std::vector<EpisodeGroup> NextGroups(int64_t count) {
+    std::vector<EpisodeGroup> groups(static_cast<size_t>(count));
+    for (EpisodeGroup& group : groups) {
+      group.group_id = state_.next_group_id++;
+      group.prompt = parts_.dataset->Row(order_.Index(state_.data_position++));
+      for (int64_t i = 0; i < experiment_.rollout.samples_per_prompt; ++i) {
+        Episode episode;
+        episode.episode_id = state_.next_episode_id++;
+        episode.group_id = group.group_id;
+        episode.index_in_group = static_cast<int32_t>(i);
+        episode.seed =
+            HashSeed({static_cast<uint64_t>(experiment_.run.seed), episode.episode_id});
+        group.episodes.push_back(std::move(episode));
+      }
+    }
+    return groups;
+  }
+
+  BatcherOptions BatcherSettings() const {
+    BatcherOptions options;
+    options.drop_zero_std_groups = experiment_.algorithm.drop_zero_std_groups;
+    options.mask_truncated = experiment_.algorithm.truncated == "mask";
+    options.optimizer_steps = experiment_.trainer.optimizer_steps_per_rollout;
+    return options;
+  }
+
+  absl::Status CheckMismatch(const TrainStats& stats, int64_t step) const {
+    const double limit = experiment_.algorithm.max_logprob_diff;
+    if (limit <= 0 || stats.train_rollout_logprob_abs_diff_max <= limit) return absl::OkStatus();
+    return Failed("step {}: a log-prob of the sampler and the trainer differ by {}, more than "
+                  "algorithm.max_logprob_diff {}", step, stats.train_rollout_logprob_abs_diff_max,
+                  limit);
+  }
+
+  absl::Status EvaluateBeforeTheFirstStep() {
+    if (parts_.evals->empty()) return absl::OkStatus();
+    run::StepMetrics metrics(0);
+    RETURN_IF_ERROR(RunEvals(0, &metrics));
+    return Write(metrics);
+  }
+
+  absl::Status RunEvals(int64_t step, run::StepMetrics* metrics) {
+    for (const EvalTask& task : *parts_.evals) {
+      const bool due = step == 0 || step == experiment_.run.steps ||
+                       (task.every > 0 && step % task.every == 0);
+      if (!due) continue;
+      ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
+      metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
+      metrics->Set(run::metric::Eval(task.name, "accuracy_low"), result.low);
+      metrics->Set(run::metric::Eval(task.name, "accuracy_high"), result.high);
+      metrics->Set(run::metric::Eval(task.name, "truncated_ratio"), result.truncated_ratio);
+      metrics->Set(run::metric::Eval(task.name, "response_len"), result.response_len);
+      for (const auto& [k, value] : result.pass_at_k) {
+        if (k > 1) metrics->Set(run::metric::Eval(task.name, fmt::format("pass@{}", k)), value);
+      }
+      parts_.note(fmt::format("eval {} at step {}: {:.4f} [{:.4f}, {:.4f}] of {} prompts", task.name,
+                              step, result.accuracy, result.low, result.high, result.prompts));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const run::StepMetrics& metrics) {
+    for (run::MetricSink* sink : parts_.sinks) RETURN_IF_ERROR(sink->Write(metrics));
+    return absl::OkStatus();
+  }
+
+  absl::Status Checkpoint() {
+    run::Checkpoints& checkpoints = parts_.directory->checkpoints();
+    for (run::MetricSink* sink : parts_.sinks) RETURN_IF_ERROR(sink->Flush());
+    ASSIGN_OR_RETURN(const std::string folder, checkpoints.Begin(state_.step));
+    absl::Status saved = parts_.trainer->Save(folder);
+    if (saved.ok()) saved = SaveLoopState(state_, folder);
+    if (!saved.ok()) {
+      (void)checkpoints.Abort(state_.step);
+      return Annotate(saved, fmt::format("checkpoint of step {}", state_.step));
+    }
+    RETURN_IF_ERROR(parts_.directory->CommitCheckpoint(state_.step));
+    RETURN_IF_ERROR(parts_.journal->WriteForStep(state_.step, "checkpoint",
+                                                 checkpoints.Path(state_.step)));
+    ASSIGN_OR_RETURN(const std::vector<int64_t> removed,
+                     checkpoints.Prune(experiment_.checkpoint.keep, experiment_.checkpoint.keep_every));
+    (void)removed;
+    return absl::OkStatus();
+  }
+
+  const configs::Experiment& experiment_;
+  LoopState state_;
+  LoopParts& parts_;
+  const data::DatasetOrder order_;
+};
+
+}  // namespace
+
+absl::StatusOr<LoopEnd> RunLoop(const configs::Experiment& experiment, LoopState state,
+                                LoopParts& parts) {
+  return Loop(experiment, std::move(state), parts).Run();
+}
+
+}  // namespace orrery

@@ -1,0 +1,55 @@
+// The RL loop, written on interfaces alone.
+//
+// What each stage of a step waits for (synchronous schedule; `|` is a point where all must be done):
+//
+//   dataset order ──> prompts ──> episodes ──|──> rewards ──|──> advantages, batches
+//                                  (engine)                        |
+//                     next step <──|── metrics, samples,  <──|── optimizer steps
+//                                      evaluation, checkpoint      (weight transaction)
+//
+// One thread runs it. Everything is borrowed from the caller and outlives it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "configs/experiment.h"
+#include "orchestrator/data/dataset.h"
+#include "orchestrator/interfaces.h"
+#include "orchestrator/loop/evaluation.h"
+#include "orchestrator/loop/loop_state.h"
+#include "orchestrator/run/events.h"
+#include "orchestrator/run/metrics.h"
+#include "orchestrator/run/run_directory.h"
+#include "orchestrator/run/samples.h"
+
+namespace orrery {
+
+struct LoopParts {
+  const data::Dataset* dataset = nullptr;
+  EpisodeRunner* runner = nullptr;
+  Grader* grader = nullptr;
+  // Sets Episode::advantage of scored episodes.
+  std::function<void(std::vector<EpisodeGroup>*)> advantages;
+  Trainer* trainer = nullptr;
+  WeightReceiver* receiver = nullptr;
+  std::vector<EvalTask>* evals = nullptr;
+  run::RunDirectory* directory = nullptr;
+  run::Journal* journal = nullptr;
+  std::vector<run::MetricSink*> sinks;
+  run::PieceDecoder pieces;                       // for samples; may be empty
+  std::function<void(std::string_view)> note;     // a line for the person at the terminal
+  const std::atomic<bool>* interrupted = nullptr; // end after this step, with a checkpoint
+};
+
+enum class LoopEnd : uint8_t { kDone, kInterrupted };
+
+// From `state` (step done) to experiment.run.steps. On an error the last checkpoint stands, and what
+// was written after it is cut off by the next resume.
+absl::StatusOr<LoopEnd> RunLoop(const configs::Experiment& experiment, LoopState state,
+                                LoopParts& parts);
+
+}  // namespace orrery
