@@ -1,6 +1,9 @@
 # ./orrery build. Sourced by the launcher (ROOT, DEPS, BUILD come from it).
 source "$ROOT/setup/setup.sh"
 
+# So that another clone of this tree finds what this one compiled (and CI what a developer did).
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+
 # One compile of a torch file takes about 1.5 GB.
 jobs_at_once() {
   local cores memory
