@@ -107,6 +107,7 @@ struct Episode {
   EpisodeStatus status = EpisodeStatus::kRunning;
   Outcome outcome;
   double advantage = 0;
+  bool trained = true;  // false: scored, in its group's baseline, but no token of it is trained
 
   bool truncated() const { return !samples.empty() && samples.back().truncated(); }
 };
