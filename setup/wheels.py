@@ -52,7 +52,9 @@ def read_lock(path):
 
 def stamp_of(folder, lock):
     text = repr([lock[package] for package in FOLDERS[folder]])
-    text += repr((FOLDERS[folder], TORCH_UNUSED, TORCH_CLASHES, platform.machine()))
+    text += repr((FOLDERS[folder], platform.machine()))
+    if folder == "torch":
+        text += repr((TORCH_UNUSED, TORCH_CLASHES))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
