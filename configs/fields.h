@@ -205,9 +205,9 @@ void ForEach(RolloutConfig& c, V& v) {
 
 template <typename V>
 void ForEach(RewardConfig& c, V& v) {
-  v(c.name, Field("name",
-                  "the grader: gsm8k_strict, gsm8k_flexible, math, math_miles, math_slime, dapo, "
-                  "format, length, regex, exact or program"));
+  v(c.name, Field("name", "the grader")
+                .OneOf({"gsm8k_strict", "gsm8k_flexible", "math", "math_miles", "math_slime",
+                        "dapo", "format", "length", "regex", "exact", "program"}));
   v(c.weight, Field("weight", "factor of its score in the sum").In({-1e6, 1e6}));
   v(c.parameters, Field("parameters", "what this grader needs, e.g. {pattern: ...} for regex"));
 }

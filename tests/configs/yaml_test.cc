@@ -158,6 +158,7 @@ TEST(ParseTest, EveryMistakeNamesPlaceValueAndFix) {
       {"model: {dtype: float16}",
        "f.yaml:1:16: model.dtype: 'float16' should be one of: float32, "
        "bfloat16; did you mean"},
+      {"rewards: [{name: gsm8k_strikt}]", "f.yaml:1:18: rewards.0.name: 'gsm8k_strikt' should be"},
       {"run: {name: a/b}", "'a/b' should be a name of letters"},
       {"run: {name: ..}", "'..' should be a name"},
       {"run: {name: ''}", "'' should be a name"},
@@ -211,10 +212,10 @@ TEST(ParseTest, DeepAndLargeFilesAreRefused) {
 }
 
 TEST(OverrideTest, SetsScalarsSectionsAndListEntries) {
-  const char* text = "rewards: [{name: a}, {name: b}]\n";
+  const char* text = "rewards: [{name: math}, {name: dapo}]\n";
   EXPECT_EQ(Read(text, {"run.steps=3"}).run.steps, 3);
   EXPECT_EQ(Read(text, {"rewards.1.weight=2"}).rewards[1].weight, 2);
-  EXPECT_EQ(Read(text, {"rewards=[{name: c}]"}).rewards[0].name, "c");
+  EXPECT_EQ(Read(text, {"rewards=[{name: exact}]"}).rewards[0].name, "exact");
   EXPECT_EQ(Read(text, {"run={steps: 9}", "run.steps=4"}).run.steps, 4);
   EXPECT_EQ(Read(text, {"data.chat_variables.a=no"}).data.chat_variables.at("a"), "no");
   EXPECT_EQ(Read("data: {source: x}", {"data.source="}).data.source, "");
@@ -225,7 +226,7 @@ TEST(OverrideTest, SetsScalarsSectionsAndListEntries) {
 
 TEST(OverrideTest, MistakesNameTheArgument) {
   const auto error = [](const std::string& argument) {
-    return ErrorOf("rewards: [{name: a}]\nrun: {steps: 5}\n", {argument});
+    return ErrorOf("rewards: [{name: math}]\nrun: {steps: 5}\n", {argument});
   };
   EXPECT_EQ(error("run.steps=x"), "--set run.steps=x: run.steps: 'x' should be a whole number");
   EXPECT_THAT(error("run.step=3"), HasSubstr("did you mean run.steps?"));
@@ -254,7 +255,7 @@ Experiment Unusual() {
   e.optimizer.epsilon = 5e-324 > 0 ? 2.2250738585072014e-308 : 1;
   e.sampling.stop = {"", "- a", "[x]", "&a", "*a", "!x", "%", "@", "`", "---", "...", "?", "0x10"};
   e.sampling.stop_token_ids = {0, 2147483647};
-  e.rewards = {RewardConfig{"010", -1e-6, {{"k", "v"}}}, RewardConfig{}};
+  e.rewards = {RewardConfig{"regex", -1e-6, {{"k", "v"}}}, RewardConfig{}};
   e.evals.emplace_back().data.source = "story_math";
   e.evals.emplace_back(EvalConfig{.name = "second"}).data.source = "x";
   return e;
