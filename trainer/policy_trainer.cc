@@ -46,7 +46,9 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(
     const PolicyTrainerOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<PolicyLoss> loss, MakePolicyLoss(options.loss));
   RETURN_IF_ERROR(CheckSchedule(options.schedule));
-  if (options.loss.uses_reference() && reference == nullptr) {
+  const bool needs_reference =
+      options.loss.uses_reference() || options.reward_kl != KlKind::kNone;
+  if (needs_reference && reference == nullptr) {
     return InvalidInput("a KL to the reference needs reference weights");
   }
   return std::unique_ptr<PolicyTrainer>(
@@ -66,6 +68,11 @@ PolicyTrainer::PolicyTrainer(model::WeightStore* store,
 
 bool PolicyTrainer::small_model() const {
   return static_cast<int64_t>(grads_.size() * sizeof(float)) <= kSmallModelBytes;
+}
+
+float PolicyTrainer::inverse_temperature() const {
+  // As the sampler: greedy responses carry log-probs at temperature 1.
+  return options_.temperature > 0 ? 1 / options_.temperature : 1;
 }
 
 std::unique_ptr<TrainingOps> PolicyTrainer::TakeOps() {
@@ -178,7 +185,7 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
   const model::Value hidden = model::Forward(store_.spec(), store_.layout(), packed, *ops);
   const size_t n = micro.targets.size();
   std::vector<float> logps(n), entropies(n), dlogps(n), dentropies(n);
-  const int64_t bad = ops->Logprobs(hidden, micro.targets, 1 / options_.temperature, logps,
+  const int64_t bad = ops->Logprobs(hidden, micro.targets, inverse_temperature(), logps,
                                     entropies);
   LossDenominators denominators;
   denominators.num_episodes = batch.num_episodes;
@@ -191,7 +198,7 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
     if (bad >= static_cast<int64_t>(first) && bad < static_cast<int64_t>(first + count)) {
       return NameSequence(Failed("logits of token {} are not finite", at[bad - first]), sequence);
     }
-    const std::vector<float> advantages = Take(sequence.advantages, at);
+    std::vector<float> advantages = Take(sequence.advantages, at);
     const std::vector<uint8_t> mask(count, 1);
     std::vector<float> rollout, reference, before;
     if (!sequence.rollout_logprobs.empty()) rollout = Take(sequence.rollout_logprobs, at);
@@ -202,6 +209,12 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
     view.old_logp = old.empty() ? view.logp : std::span<const float>(before);
     view.rollout_logp = rollout;
     view.reference_logp = reference;
+    if (options_.reward_kl != KlKind::kNone) {
+      std::vector<double> penalty(count);
+      KlPenaltyRewards(options_.reward_kl, view.old_logp, reference, mask, options_.reward_kl_coef,
+                       penalty);
+      for (size_t t = 0; t < count; ++t) advantages[t] += static_cast<float>(penalty[t]);
+    }
     view.entropy = std::span(entropies).subspan(first, count);
     view.advantages = advantages;
     view.mask = mask;
@@ -255,7 +268,7 @@ absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
     const model::Value hidden = model::Forward(weights.spec(), weights.layout(), packed, ops);
     std::vector<float> logps(micro.targets.size()), entropies(micro.targets.size());
     const int64_t bad =
-        ops.Logprobs(hidden, micro.targets, 1 / options_.temperature, logps, entropies);
+        ops.Logprobs(hidden, micro.targets, inverse_temperature(), logps, entropies);
     for (size_t i = 0; i < micro.sequences.size(); ++i) {
       for (size_t t = micro.target_offsets[i]; t < micro.target_offsets[i + 1]; ++t) {
         out[micro.sequences[i]][micro.target_positions[t]] = logps[t];

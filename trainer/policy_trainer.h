@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "orchestrator/interfaces.h"
+#include "trainer/loss/kl.h"
 #include "trainer/loss/loss.h"
 #include "trainer/loss/mismatch.h"
 #include "trainer/loss/schedule.h"
@@ -26,7 +27,10 @@ struct PolicyTrainerOptions {
   LossOptions loss;
   AdamWOptions optimizer;
   ScheduleOptions schedule;
-  float temperature = 1;  // of the rollout; log-probs are those of this temperature
+  // KL to the reference in the reward: a term a token, -coef * KL_t, on top of the advantage.
+  KlKind reward_kl = KlKind::kNone;
+  double reward_kl_coef = 0;
+  float temperature = 1;  // of the rollout; log-probs are those of this temperature (0: of 1)
   int64_t micro_batch_tokens = 4096;
   bool share_prefix = true;
   bool recompute = false;
@@ -75,6 +79,7 @@ class PolicyTrainer : public Trainer {
   void SumGradients(const std::vector<std::vector<float>>& parts);
   absl::Status ExplainBadGradient(const TrainingBatch& batch, const PerToken& old);
   bool small_model() const;
+  float inverse_temperature() const;
   std::unique_ptr<TrainingOps> TakeOps();
   void GiveBack(std::unique_ptr<TrainingOps> ops);
 

@@ -40,7 +40,11 @@ absl::Status Runner::Run(std::vector<EpisodeGroup>* groups) {
       episode.num_turns = 0;
       members.push_back(member);
     }
-    SubmitGroup(std::move(members), std::move(prompts[g]));
+    if (options_.share_prompt) {
+      SubmitGroup(std::move(members), std::move(prompts[g]));
+    } else {
+      for (Conversation* member : members) SubmitGroup({member}, prompts[g]);
+    }
   }
   std::unique_lock lock(mutex_);
   all_done_.wait(lock, [this] { return running_ == 0; });

@@ -19,7 +19,8 @@ namespace orrery::rollout {
 
 struct RunnerOptions {
   SamplingOptions sampling;
-  int64_t max_turns = 1;  // policy turns of an episode
+  int64_t max_turns = 1;     // policy turns of an episode
+  bool share_prompt = true;  // false: every episode computes its prompt by itself
 };
 
 class Runner : public EpisodeRunner {

@@ -1,0 +1,47 @@
+// The commands of the orrery binary, one function each. main.cc reads the command line into their
+// arguments and turns the status into the exit code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "orchestrator/run/inspect.h"
+
+namespace orrery::commands {
+
+// How a long command ended; an error is a status.
+enum class Ending : uint8_t { kDone, kInterrupted };
+
+struct RunArguments {
+  std::string file;                    // the experiment
+  std::vector<std::string> overrides;  // key=value
+};
+absl::StatusOr<Ending> Run(const RunArguments& arguments);
+absl::StatusOr<Ending> Sft(const RunArguments& arguments);
+// Continues the run in `directory`, whichever of the two it is.
+absl::StatusOr<Ending> Resume(const std::string& directory);
+
+struct EvalArguments {
+  RunArguments run;
+  std::string checkpoint;  // instead of model.path
+};
+absl::Status Eval(const EvalArguments& arguments);
+
+absl::Status PrintConfig(const RunArguments& arguments, bool explain);
+absl::Status Plot(const std::vector<std::string>& directories,
+                  const std::vector<std::string>& metrics, const std::string& html);
+absl::Status Inspect(const std::string& path, const run::SampleFilter& filter);
+// Re-grades a samples file (or all of a run) with the rewards of an experiment.
+absl::Status Score(const std::string& path, const RunArguments& arguments);
+// text empty: standard input.
+absl::Status Tokenize(const std::string& model, const std::string& text, bool decode);
+absl::Status TrainTokenizer(const RunArguments& arguments, int64_t vocab_size,
+                            const std::string& folder);
+absl::Status Import(const std::string& file, const std::string& folder, const std::string& dtype,
+                    const std::string& tokenizer);
+absl::Status Doctor();
+
+}  // namespace orrery::commands

@@ -1,0 +1,108 @@
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "configs/checks.h"
+#include "configs/yaml.h"
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/commands/commands.h"
+#include "orchestrator/commands/interrupt.h"
+#include "orchestrator/commands/outputs.h"
+#include "orchestrator/commands/session.h"
+#include "orchestrator/loop/loop.h"
+#include "rewards/advantage.h"
+
+namespace orrery::commands {
+namespace {
+
+absl::StatusOr<std::function<void(std::vector<EpisodeGroup>*)>> MakeAdvantages(
+    const configs::Experiment& experiment) {
+  rewards::AdvantageOptions options;
+  ASSIGN_OR_RETURN(options.estimator, rewards::ParseEstimator(experiment.algorithm.name));
+  return [options](std::vector<EpisodeGroup>* groups) {
+    rewards::AssignAdvantages(options, groups);
+  };
+}
+
+absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDirectory& directory,
+                             LoopState state, const std::string& checkpoint) {
+  const std::atomic<bool>& interrupted = InterruptFlag();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
+  if (state.step == 0) {
+    state.data_fingerprint = session->dataset->fingerprint();
+  } else if (state.data_fingerprint != session->dataset->fingerprint()) {
+    return InvalidInput("data.source {} is not the data this run began with: the rows differ",
+                        experiment.data.source);
+  }
+  state.threads = experiment.run.threads;
+  if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
+  LoopParts parts;
+  ASSIGN_OR_RETURN(parts.advantages, MakeAdvantages(experiment));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Outputs> outputs,
+                   Outputs::Open(experiment, directory, state.step + 1, experiment.run.steps));
+  parts.dataset = session->dataset.get();
+  parts.runner = session->runner.get();
+  parts.grader = session->grader.get();
+  parts.trainer = session->trainer.get();
+  parts.receiver = session->engine.get();
+  parts.evals = &session->evals;
+  parts.directory = &directory;
+  parts.journal = outputs->journal.get();
+  parts.sinks = outputs->sinks();
+  parts.pieces = [codec = session->codec.get()](std::span<const int32_t> ids) {
+    return codec->Pieces(ids);
+  };
+  parts.note = [console = outputs->console.get()](std::string_view text) { console->Note(text); };
+  parts.interrupted = &interrupted;
+  RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
+                                          fmt::format("from step {}", state.step)));
+  const absl::StatusOr<LoopEnd> end = RunLoop(experiment, state, parts);
+  if (!end.ok()) {
+    (void)outputs->journal->Write("error", StatusText(end.status()));
+    return end.status();
+  }
+  const bool stopped = *end == LoopEnd::kInterrupted;
+  RETURN_IF_ERROR(outputs->journal->Write(stopped ? "interrupted" : "done", directory.paths().root));
+  RETURN_IF_ERROR(outputs->Finish(directory));
+  return stopped ? Ending::kInterrupted : Ending::kDone;
+}
+
+}  // namespace
+
+absl::StatusOr<Ending> Run(const RunArguments& arguments) {
+  ASSIGN_OR_RETURN(const configs::Experiment experiment,
+                   configs::LoadExperiment(arguments.file, arguments.overrides));
+  RETURN_IF_ERROR(configs::CheckForTraining(experiment));
+  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
+                   run::RunDirectory::Create(experiment.RunDirectory(),
+                                             configs::PrintExperiment(experiment)));
+  return Train(experiment, *directory, {}, {});
+}
+
+absl::StatusOr<Ending> Resume(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory, run::RunDirectory::Resume(path));
+  ASSIGN_OR_RETURN(const std::string text, directory->ReadExperiment());
+  ASSIGN_OR_RETURN(const configs::Experiment experiment,
+                   configs::ParseExperiment(text, directory->paths().experiment()));
+  if (std::filesystem::exists(SftMarker(directory->paths()))) {
+    return ResumeSft(experiment, *directory);
+  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> latest, directory->checkpoints().Latest());
+  LoopState state;
+  std::string checkpoint;
+  if (latest) {
+    checkpoint = directory->checkpoints().Path(*latest);
+    ASSIGN_OR_RETURN(state, LoadLoopState(checkpoint));
+    if (state.step >= experiment.run.steps) {
+      return Precondition("{}: the run is complete ({} steps)", path, state.step);
+    }
+    RETURN_IF_ERROR(directory->TruncateAfter(state.step));
+  } else {
+    // Killed before the first checkpoint: from the beginning.
+    RETURN_IF_ERROR(directory->TruncateAfter(-1));
+  }
+  return Train(experiment, *directory, state, checkpoint);
+}
+
+}  // namespace orrery::commands

@@ -1,0 +1,289 @@
+#include "orchestrator/commands/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "kernels/cpu/thread_pool.h"
+#include "orchestrator/base/hash.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/data/open_dataset.h"
+#include "orchestrator/hub/hub.h"
+#include "rewards/grader.h"
+#include "rewards/rubric.h"
+
+namespace orrery::commands {
+namespace {
+
+constexpr uint64_t kDataStream = 0x64617461;
+constexpr uint64_t kInitStream = 0x696e6974;
+
+absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind) {
+  hub::ResolveOptions options;
+  options.kind = kind;
+  if (kind == hub::Kind::kModel) {
+    options.patterns = {"*.json", "*.safetensors", "*.jinja"};
+  }
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  if (terminal) {
+    options.progress = [](const hub::Progress& p) {
+      std::fprintf(stderr, "\r%.*s  %lld of %lld MB ", static_cast<int>(p.file.size()),
+                   p.file.data(), static_cast<long long>(p.done_bytes >> 20),
+                   static_cast<long long>(p.total_bytes >> 20));
+    };
+  }
+  absl::StatusOr<std::string> path = hub::Resolve(source, options);
+  if (terminal && source.starts_with("hf:")) std::fprintf(stderr, "\n");
+  return path;
+}
+
+absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::ModelConfig& config,
+                                                                const model::ModelSpec& spec,
+                                                                const std::string& folder,
+                                                                uint64_t seed) {
+  const kernels::DType dtype =
+      config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
+  auto store = std::make_unique<model::WeightStore>(spec, dtype);
+  store->BeginUpdate();
+  if (config.initialize == "random") {
+    store->Randomise(HashSeed({seed, kInitStream}));
+  } else {
+    RETURN_IF_ERROR(store->LoadCheckpoint(folder));
+  }
+  store->Commit(0);
+  return store;
+}
+
+absl::StatusOr<trainer::LossOptions> ToLoss(const configs::AlgorithmConfig& config) {
+  ASSIGN_OR_RETURN(const trainer::Algorithm algorithm, trainer::ParseAlgorithm(config.name));
+  trainer::LossOptions loss = trainer::PublishedOptions(algorithm);
+  loss.clip_low = config.clip_low;
+  loss.clip_high = config.clip_high;
+  loss.dual_clip_c = config.dual_clip;
+  if (config.aggregation != "auto") {
+    ASSIGN_OR_RETURN(loss.aggregation, trainer::ParseAggregation(config.aggregation));
+  }
+  if (config.kl_in == "loss") {
+    ASSIGN_OR_RETURN(loss.kl, trainer::ParseKlKind(config.kl));
+    loss.kl_coef = config.kl_coefficient;
+  }
+  loss.entropy_coef = config.entropy_coefficient;
+  ASSIGN_OR_RETURN(loss.correction.kind, trainer::ParseCorrectionKind(config.correction));
+  if (config.correction != "none") {
+    loss.correction.low = config.correction_low;
+    loss.correction.high = config.correction_high;
+  }
+  return loss;
+}
+
+absl::StatusOr<trainer::ScheduleOptions> ToSchedule(const configs::Experiment& e,
+                                                    int64_t total_steps) {
+  trainer::ScheduleOptions schedule;
+  ASSIGN_OR_RETURN(schedule.kind, trainer::ParseScheduleKind(e.optimizer.schedule));
+  schedule.learning_rate = e.optimizer.learning_rate;
+  schedule.min_learning_rate = e.optimizer.min_learning_rate;
+  schedule.warmup_steps = e.optimizer.warmup_steps;
+  schedule.decay_steps = e.optimizer.decay_steps;
+  if (schedule.decay_steps == 0) {
+    schedule.decay_steps = std::max<int64_t>(1, total_steps - schedule.warmup_steps);
+  }
+  return schedule;
+}
+
+int64_t OptimizerSteps(const configs::Experiment& e, bool supervised, int64_t rows) {
+  if (!supervised) return e.run.steps * e.trainer.optimizer_steps_per_rollout;
+  if (e.sft.steps > 0) return e.sft.steps;
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(e.sft.epochs * static_cast<double>(rows)) / e.sft.batch_size);
+}
+
+absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const configs::Experiment& e,
+                                                                    const SessionOptions& options,
+                                                                    const Session& session) {
+  trainer::PolicyTrainerOptions t;
+  if (options.supervised) {
+    t.loss.algorithm = trainer::Algorithm::kReinforce;
+    t.loss.aggregation = trainer::Aggregation::kTokenMean;
+  } else {
+    ASSIGN_OR_RETURN(t.loss, ToLoss(e.algorithm));
+    t.temperature = static_cast<float>(e.sampling.temperature);
+    if (e.algorithm.kl_in == "reward" && e.algorithm.kl != "none") {
+      ASSIGN_OR_RETURN(t.reward_kl, trainer::ParseKlKind(e.algorithm.kl));
+      t.reward_kl_coef = e.algorithm.kl_coefficient;
+    }
+  }
+  t.optimizer.beta1 = e.optimizer.beta1;
+  t.optimizer.beta2 = e.optimizer.beta2;
+  t.optimizer.epsilon = e.optimizer.epsilon;
+  t.optimizer.weight_decay = e.optimizer.weight_decay;
+  t.optimizer.clip_grad_norm = e.optimizer.clip_grad_norm;
+  ASSIGN_OR_RETURN(t.schedule, ToSchedule(e, OptimizerSteps(e, options.supervised,
+                                                            session.dataset->size())));
+  t.micro_batch_tokens = e.trainer.micro_batch_tokens;
+  t.share_prefix = e.trainer.share_prefix;
+  t.recompute = e.trainer.recompute == "block";
+  t.loss_horizon = e.sampling.max_new_tokens;
+  t.model_folder = session.model_folder;
+  std::unique_ptr<model::WeightStore> reference;
+  if (!options.supervised && e.algorithm.kl != "none") {
+    ASSIGN_OR_RETURN(reference, LoadWeights(e.model, session.store->spec(), session.model_folder,
+                                            static_cast<uint64_t>(e.run.seed)));
+  }
+  return trainer::PolicyTrainer::Create(session.store.get(), std::move(reference), t);
+}
+
+// Tokens of the longest prompt among rows spread over the dataset, for sizing the cache.
+absl::StatusOr<int64_t> LongestPrompt(const data::Dataset& dataset, const TextCodec& codec) {
+  constexpr int64_t kSampled = 256;
+  int64_t longest = 0;
+  const int64_t stride = std::max<int64_t>(1, dataset.size() / kSampled);
+  for (int64_t row = 0; row < dataset.size(); row += stride) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, codec.EncodePrompt(dataset.Row(row)));
+    longest = std::max(longest, static_cast<int64_t>(ids.size()));
+  }
+  return longest;
+}
+
+absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
+                                                const Session& session) {
+  const model::ModelSpec& spec = session.store->spec();
+  rollout::EngineOptions options;
+  options.scheduler.max_running = e.rollout.max_running;
+  options.scheduler.prefill_chunk_tokens = e.rollout.prefill_chunk_tokens;
+  options.scheduler.max_positions = spec.max_positions;
+  constexpr int64_t kBlock = kernels::kBlockTokens;
+  if (e.rollout.kv_tokens > 0) {
+    options.kv_blocks = (e.rollout.kv_tokens + kBlock - 1) / kBlock;
+    return options;
+  }
+  ASSIGN_OR_RETURN(const int64_t prompt, LongestPrompt(*session.dataset, *session.codec));
+  const int64_t turns = e.rollout.environment == "single_turn" ? 1 : e.rollout.max_turns;
+  // Half as long again as the longest seen; the tail of a turn and the tool's words are small.
+  const int64_t tokens = std::min(spec.max_positions,
+                                  prompt * 3 / 2 + turns * (e.sampling.max_new_tokens + 32));
+  const int64_t blocks = e.rollout.max_running * ((tokens + kBlock - 1) / kBlock + 1);
+  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const int64_t fits = memory / 4 / rollout::KvCache::BlockBytes(spec);
+  options.kv_blocks = std::max<int64_t>(1, std::min(blocks, fits));
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experiment& e,
+                                                          const Session& session,
+                                                          const SamplingOptions& sampling) {
+  ASSIGN_OR_RETURN(std::unique_ptr<rollout::Environment> environment,
+                   rollout::MakeEnvironment(e.rollout.environment));
+  rollout::RunnerOptions options;
+  options.sampling = sampling;
+  options.max_turns = e.rollout.max_turns;
+  options.share_prompt = e.rollout.prefix_sharing;
+  return std::make_unique<rollout::Runner>(session.engine.get(), session.codec.get(),
+                                           std::move(environment), options);
+}
+
+absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::EvalConfig& config,
+                                  const Session& session) {
+  EvalTask task;
+  task.name = config.name;
+  task.every = config.every;
+  task.samples = config.samples;
+  task.seed = static_cast<uint64_t>(e.run.seed);
+  ASSIGN_OR_RETURN(task.dataset,
+                   data::OpenDataset(config.data, e.story_math,
+                                     HashSeed({static_cast<uint64_t>(e.run.seed), kDataStream}),
+                                     ResolveDataSource));
+  SamplingOptions sampling = ToSampling(e.sampling, session.store->spec());
+  sampling.temperature = static_cast<float>(config.temperature);
+  if (config.max_new_tokens > 0) sampling.max_new_tokens = config.max_new_tokens;
+  ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling));
+  task.grader = session.grader.get();
+  return task;
+}
+
+absl::StatusOr<std::unique_ptr<Grader>> MakeGrader(const configs::Experiment& e) {
+  std::vector<rewards::RewardSpec> specs;
+  for (const configs::RewardConfig& r : e.rewards) specs.push_back({r.name, r.weight, r.parameters});
+  if (specs.empty()) specs.push_back({"gsm8k_strict", 1.0, {}});
+  if (e.algorithm.overlong_buffer > 0) {
+    specs.push_back({"length", e.algorithm.overlong_penalty,
+                     {{"mode", "dapo"},
+                      {"max_length", std::to_string(e.sampling.max_new_tokens)},
+                      {"buffer", std::to_string(e.algorithm.overlong_buffer)}}});
+  }
+  ASSIGN_OR_RETURN(const rewards::TruncationPolicy truncation,
+                   rewards::ParseTruncationPolicy(e.algorithm.truncated));
+  ASSIGN_OR_RETURN(std::unique_ptr<rewards::Rubric> rubric,
+                   rewards::Rubric::Create(specs, truncation));
+  return std::make_unique<rewards::RubricGrader>(std::move(rubric), kernels::NumThreads());
+}
+
+absl::Status CheckTokenizerFits(const Session& session) {
+  const int64_t tokens = session.codec->tokenizer().vocab_size();
+  const int64_t rows = session.store->spec().vocab_size;
+  if (tokens <= rows) return absl::OkStatus();
+  return InvalidInput("{}: the tokenizer has {} ids, the model's vocab_size is {}: they do not belong "
+                      "together", session.model_folder, tokens, rows);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ResolveDataSource(const std::string& source) {
+  return Resolve(source, hub::Kind::kDataset);
+}
+
+absl::StatusOr<std::string> ResolveModelSource(const std::string& source) {
+  return Resolve(source, hub::Kind::kModel);
+}
+
+SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::ModelSpec& spec) {
+  SamplingOptions s;
+  s.temperature = static_cast<float>(config.temperature);
+  s.top_k = config.top_k;
+  s.top_p = static_cast<float>(config.top_p);
+  s.min_p = static_cast<float>(config.min_p);
+  s.repetition_penalty = static_cast<float>(config.repetition_penalty);
+  s.presence_penalty = static_cast<float>(config.presence_penalty);
+  s.max_new_tokens = config.max_new_tokens;
+  s.min_new_tokens = config.min_new_tokens;
+  s.stop = config.stop;
+  std::set<int32_t> stops(spec.eos_token_ids.begin(), spec.eos_token_ids.end());
+  for (const int64_t id : config.stop_token_ids) stops.insert(static_cast<int32_t>(id));
+  for (const int32_t id : stops) {
+    if (id >= 0 && id < spec.vocab_size) s.stop_token_ids.push_back(id);
+  }
+  return s;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& e,
+                                                     const SessionOptions& options) {
+  kernels::SetNumThreads(static_cast<int>(e.run.threads));
+  auto session = std::make_unique<Session>();
+  ASSIGN_OR_RETURN(session->model_folder, ResolveModelSource(e.model.path));
+  ASSIGN_OR_RETURN(session->codec,
+                   rollout::CheckpointCodec::Load(session->model_folder, e.data.chat_variables));
+  const uint64_t seed = static_cast<uint64_t>(e.run.seed);
+  ASSIGN_OR_RETURN(session->dataset, data::OpenDataset(e.data, e.story_math,
+                                                       HashSeed({seed, kDataStream}),
+                                                       ResolveDataSource));
+  ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
+  ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
+  RETURN_IF_ERROR(CheckTokenizerFits(*session));
+  ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
+  if (options.for_training) {
+    ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
+  }
+  ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
+  session->engine = std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(),
+                                                      engine);
+  ASSIGN_OR_RETURN(session->runner,
+                   MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec())));
+  for (const configs::EvalConfig& eval : e.evals) {
+    ASSIGN_OR_RETURN(EvalTask task, MakeEval(e, eval, *session));
+    session->evals.push_back(std::move(task));
+  }
+  return session;
+}
+
+}  // namespace orrery::commands

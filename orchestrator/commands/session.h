@@ -1,0 +1,45 @@
+// Everything a command needs of an experiment, built from it by constructor: the composition root.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "configs/experiment.h"
+#include "orchestrator/data/dataset.h"
+#include "orchestrator/loop/evaluation.h"
+#include "rollout/engine.h"
+#include "rollout/episodes/runner.h"
+#include "rollout/text/codec.h"
+#include "trainer/policy_trainer.h"
+
+namespace orrery::commands {
+
+struct SessionOptions {
+  bool for_training = true;  // refuse sampling that training cannot score; make a trainer
+  bool supervised = false;   // sft: cross-entropy instead of the policy loss
+};
+
+struct Session {
+  std::string model_folder;
+  std::unique_ptr<rollout::CheckpointCodec> codec;
+  std::unique_ptr<data::Dataset> dataset;
+  std::unique_ptr<model::WeightStore> store;
+  std::unique_ptr<Grader> grader;
+  std::unique_ptr<trainer::PolicyTrainer> trainer;  // null unless for_training
+  std::unique_ptr<rollout::Engine> engine;          // goes before what it borrows
+  std::unique_ptr<EpisodeRunner> runner;
+  std::vector<EvalTask> evals;
+};
+
+absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& experiment,
+                                                     const SessionOptions& options);
+
+// hf: sources to local paths, with progress on standard error.
+absl::StatusOr<std::string> ResolveDataSource(const std::string& source);
+absl::StatusOr<std::string> ResolveModelSource(const std::string& source);
+
+// Eos ids of the checkpoint and those of the experiment.
+SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::ModelSpec& spec);
+
+}  // namespace orrery::commands

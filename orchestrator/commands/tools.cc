@@ -1,0 +1,215 @@
+// The commands that read and print: config, eval, plot, inspect, score, tokenize, import, doctor.
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+
+#include "configs/yaml.h"
+#include "kernels/cpu/thread_pool.h"
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/hash.h"
+#include "orchestrator/base/status.h"
+#include "orchestrator/commands/commands.h"
+#include "orchestrator/commands/session.h"
+#include "orchestrator/data/open_dataset.h"
+#include "orchestrator/run/plot.h"
+#include "orchestrator/run/report.h"
+#include "orchestrator/run/run_directory.h"
+#include "orchestrator/run/samples.h"
+#include "rewards/rubric.h"
+#include "rewards/grader.h"
+#include "rollout/text/bpe_trainer.h"
+#include "rollout/text/llama2c_tokenizer.h"
+#include "trainer/model/import_gguf.h"
+#include "trainer/model/import_llama2c.h"
+
+namespace orrery::commands {
+namespace {
+
+void PrintEval(const std::string& name, const EvalResult& r) {
+  std::printf("%s  accuracy %.4f  95%% [%.4f, %.4f]  prompts %lld  truncated %.4f  length %.1f\n",
+              name.c_str(), r.accuracy, r.low, r.high, static_cast<long long>(r.prompts),
+              r.truncated_ratio, r.response_len);
+  for (const auto& [k, value] : r.pass_at_k) {
+    if (k > 1) std::printf("%s  pass@%lld %.4f\n", name.c_str(), static_cast<long long>(k), value);
+  }
+  if (r.failed > 0) {
+    std::printf("%s  %lld episodes failed and count nowhere\n", name.c_str(),
+                static_cast<long long>(r.failed));
+  }
+}
+
+// The files that `score` reads: one, or all steps of a run.
+absl::StatusOr<std::vector<std::string>> SampleFiles(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return std::vector<std::string>{path};
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, run::SampleSteps(path));
+  std::vector<std::string> files;
+  for (const int64_t step : steps) files.push_back(run::RunPaths(path).samples_of(step));
+  if (files.empty()) return NotFound("{}: the run has no recorded samples", path);
+  return files;
+}
+
+}  // namespace
+
+absl::Status PrintConfig(const RunArguments& arguments, bool explain) {
+  if (explain) {
+    std::fputs(configs::ExplainExperiment().c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (arguments.file.empty()) return InvalidInput("config: give an experiment file, or --explain");
+  ASSIGN_OR_RETURN(const configs::Experiment experiment,
+                   configs::LoadExperiment(arguments.file, arguments.overrides));
+  std::fputs(configs::PrintExperiment(experiment).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Eval(const EvalArguments& arguments) {
+  ASSIGN_OR_RETURN(configs::Experiment experiment,
+                   configs::LoadExperiment(arguments.run.file, arguments.run.overrides));
+  if (!arguments.checkpoint.empty()) {
+    experiment.model.path = arguments.checkpoint;
+    experiment.model.initialize = "checkpoint";
+  }
+  if (experiment.evals.empty()) {
+    return InvalidInput("{}: has no evals to run: add one under \"evals\"", arguments.run.file);
+  }
+  SessionOptions options;
+  options.for_training = false;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, options));
+  for (const EvalTask& task : session->evals) {
+    ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
+    PrintEval(task.name, result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Plot(const std::vector<std::string>& directories,
+                  const std::vector<std::string>& metrics, const std::string& html) {
+  if (!html.empty()) {
+    RETURN_IF_ERROR(run::WriteReport(directories, html));
+    std::printf("%s\n", html.c_str());
+    return absl::OkStatus();
+  }
+  run::PlotOptions options;
+  options.metrics = metrics;
+  return run::PlotRuns(directories, options, stdout);
+}
+
+absl::Status Inspect(const std::string& path, const run::SampleFilter& filter) {
+  return run::PrintSamples(path, filter, run::TraitsOf(stdout), stdout).status();
+}
+
+absl::Status Score(const std::string& path, const RunArguments& arguments) {
+  ASSIGN_OR_RETURN(const configs::Experiment experiment,
+                   configs::LoadExperiment(arguments.file, arguments.overrides));
+  std::vector<rewards::RewardSpec> specs;
+  for (const configs::RewardConfig& r : experiment.rewards) {
+    specs.push_back({r.name, r.weight, r.parameters});
+  }
+  ASSIGN_OR_RETURN(const rewards::TruncationPolicy truncation,
+                   rewards::ParseTruncationPolicy(experiment.algorithm.truncated));
+  ASSIGN_OR_RETURN(const std::unique_ptr<rewards::Rubric> rubric,
+                   rewards::Rubric::Create(specs, truncation));
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, SampleFiles(path));
+  for (const std::string& file : files) {
+    int64_t scored = 0, failed = 0, changed = 0;
+    double sum = 0;
+    RETURN_IF_ERROR(run::ForEachEpisode(file, [&](run::RecordedEpisode recorded) {
+      if (recorded.episode.status == EpisodeStatus::kAborted) return absl::OkStatus();
+      Episode again = recorded.episode;
+      again.status = EpisodeStatus::kRunning;
+      rewards::GradeEpisode(*rubric, recorded.prompt, &again);
+      if (again.status != EpisodeStatus::kScored) {
+        ++failed;
+        return absl::OkStatus();
+      }
+      ++scored;
+      sum += again.outcome.score;
+      changed += again.outcome.score != recorded.episode.outcome.score ? 1 : 0;
+      return absl::OkStatus();
+    }));
+    std::printf("%s  mean %.4f  scored %lld  failed %lld  changed %lld\n", file.c_str(),
+                scored > 0 ? sum / static_cast<double>(scored) : 0.0,
+                static_cast<long long>(scored), static_cast<long long>(failed),
+                static_cast<long long>(changed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenize(const std::string& model, const std::string& text, bool decode) {
+  ASSIGN_OR_RETURN(const std::string folder, ResolveModelSource(model));
+  ASSIGN_OR_RETURN(const auto tokenizer, rollout::Tokenizer::Load(folder));
+  std::string input = text;
+  if (input.empty()) {
+    input.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  }
+  if (decode) {
+    std::vector<int32_t> ids;
+    size_t at = 0;
+    while ((at = input.find_first_of("0123456789", at)) != std::string::npos) {
+      ids.push_back(static_cast<int32_t>(std::strtol(input.c_str() + at, nullptr, 10)));
+      at = input.find_first_not_of("0123456789", at);
+      if (at == std::string::npos) break;
+    }
+    std::printf("%s\n", tokenizer->Decode(ids).c_str());
+    return absl::OkStatus();
+  }
+  for (const int32_t id : tokenizer->Encode(input)) {
+    std::printf("%6d  %s\n", id, std::string(tokenizer->TokenText(id)).c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainTokenizer(const RunArguments& arguments, int64_t vocab_size,
+                            const std::string& folder) {
+  constexpr int64_t kRows = 20000;
+  ASSIGN_OR_RETURN(const configs::Experiment e,
+                   configs::LoadExperiment(arguments.file, arguments.overrides));
+  ASSIGN_OR_RETURN(const auto dataset,
+                   data::OpenDataset(e.data, e.story_math, static_cast<uint64_t>(e.run.seed),
+                                     ResolveDataSource));
+  std::vector<std::string> texts;
+  for (int64_t i = 0; i < std::min(kRows, dataset->size()); ++i) {
+    const Prompt row = dataset->Row(i);
+    texts.push_back(row.text);
+    for (const Message& message : row.messages) texts.push_back(message.content);
+    texts.push_back(row.solution);
+    for (const Message& message : row.solution_messages) texts.push_back(message.content);
+  }
+  const std::vector<std::string> specials = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+  ASSIGN_OR_RETURN(const std::string json,
+                   rollout::TrainByteLevelBpe(texts, static_cast<int32_t>(vocab_size), specials));
+  RETURN_IF_ERROR(MakeFolders(folder));
+  RETURN_IF_ERROR(WriteFileAtomically(folder + "/tokenizer.json", json));
+  std::printf("%s/tokenizer.json\n", folder.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Import(const std::string& file, const std::string& folder, const std::string& dtype,
+                    const std::string& tokenizer) {
+  if (file.ends_with(".gguf")) {
+    model::ImportOptions options;
+    if (dtype == "float32") options.dtype = model::ImportOptions::Dtype::kFloat32;
+    if (dtype == "bfloat16") options.dtype = model::ImportOptions::Dtype::kBFloat16;
+    return model::ImportGguf(file, folder, options);
+  }
+  if (file.ends_with(".bin")) {
+    if (tokenizer.empty()) {
+      return InvalidInput("{}: a llama2.c model needs --tokenizer with its tokenizer file", file);
+    }
+    ASSIGN_OR_RETURN(const std::string bytes, ReadFile(tokenizer));
+    absl::StatusOr<std::string> json = rollout::Llama2cTokenizerJson(bytes);
+    if (!json.ok()) return Annotate(json.status(), tokenizer);
+    return model::ImportLlama2c(file, *json, folder);
+  }
+  return InvalidInput("{}: import reads .gguf files and llama2.c .bin files; Hugging Face folders need "
+                      "no import", file);
+}
+
+absl::Status Doctor() {
+  std::printf("threads    %d\n", kernels::NumThreads());
+  std::printf("cuda       not built in: CPU kernels only\n");
+  return absl::OkStatus();
+}
+
+}  // namespace orrery::commands

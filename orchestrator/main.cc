@@ -1,0 +1,158 @@
+// The orrery binary: reads the command line, runs a command and turns how it ended into the exit code.
+//   0 done   1 failed   2 usage or configuration   130 interrupted, with a checkpoint written
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+
+#include "orchestrator/base/status.h"
+#include "orchestrator/commands/commands.h"
+
+namespace orrery {
+namespace {
+
+using commands::Ending;
+
+constexpr int kFailedCode = 1, kUsageCode = 2, kInterruptedCode = 130;
+
+bool IsUsersMistake(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int ExitCode(const absl::StatusOr<Ending>& ending) {
+  if (ending.ok()) return *ending == Ending::kDone ? 0 : kInterruptedCode;
+  std::fflush(stdout);
+  std::fprintf(stderr, "orrery: %s\n", StatusText(ending.status()).c_str());
+  return IsUsersMistake(ending.status()) ? kUsageCode : kFailedCode;
+}
+
+absl::StatusOr<Ending> Done(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return Ending::kDone;
+}
+
+// Holds what the options write into, and the command that was chosen.
+struct CommandLine {
+  commands::RunArguments run;
+  std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
+  std::vector<std::string> paths, metrics;
+  bool explain = false, decode = false;
+  int64_t vocab_size = 512;
+  run::SampleFilter filter;
+  std::function<absl::StatusOr<Ending>()> chosen;
+};
+
+CLI::App* Add(CLI::App& app, CommandLine& line, const char* name, const char* text,
+              std::function<absl::StatusOr<Ending>()> command) {
+  CLI::App* sub = app.add_subcommand(name, text);
+  sub->callback([&line, command = std::move(command)] { line.chosen = command; });
+  return sub;
+}
+
+void AddExperiment(CLI::App* sub, CommandLine& line, bool required = true) {
+  sub->add_option("FILE", line.run.file, "the experiment, a YAML file")->required(required);
+  sub->add_option("--set", line.run.overrides, "KEY=VALUE in place of the file's value")
+      ->type_size(1)
+      ->allow_extra_args(false);
+}
+
+void AddTraining(CLI::App& app, CommandLine& line) {
+  AddExperiment(Add(app, line, "run", "train with reinforcement learning",
+                    [&] { return commands::Run(line.run); }), line);
+  AddExperiment(Add(app, line, "sft", "train on prompts and solutions",
+                    [&] { return commands::Sft(line.run); }), line);
+  Add(app, line, "resume", "continue a run from its last checkpoint",
+      [&] { return commands::Resume(line.path); })
+      ->add_option("DIR", line.path, "the run directory")->required();
+  CLI::App* eval = Add(app, line, "eval", "evaluate a model on an experiment's evals", [&] {
+    return Done(commands::Eval({line.run, line.checkpoint}));
+  });
+  AddExperiment(eval, line);
+  eval->add_option("--checkpoint", line.checkpoint, "a model folder in place of model.path");
+}
+
+void AddReading(CLI::App& app, CommandLine& line) {
+  CLI::App* plot = Add(app, line, "plot", "curves of one or several runs", [&] {
+    return Done(commands::Plot(line.paths, line.metrics, line.html));
+  });
+  plot->add_option("DIR", line.paths, "run directories")->required();
+  plot->add_option("--metric", line.metrics, "names of metrics");
+  plot->add_option("--html", line.html, "write a page to this file instead");
+  CLI::App* inspect = Add(app, line, "inspect", "recorded samples", [&]() -> absl::StatusOr<Ending> {
+    if (!line.finish.empty()) {
+      ASSIGN_OR_RETURN(line.filter.finish_reason, run::ParseFinishReason(line.finish));
+    }
+    return Done(commands::Inspect(line.path, line.filter));
+  });
+  inspect->add_option("DIR", line.path, "a run directory or a samples file")->required();
+  inspect->add_option("--step", line.filter.step, "which step; the last one where not given");
+  inspect->add_option("--min-reward", line.filter.min_reward, "only episodes with this score or more");
+  inspect->add_option("--max-reward", line.filter.max_reward, "only episodes with this score or less");
+  inspect->add_option("--finish", line.finish, "stop, length, aborted or rejected");
+  inspect->add_option("--group", line.filter.group_id, "only this group");
+  inspect->add_option("--text", line.filter.text, "only episodes with this text");
+  inspect->add_option("--limit", line.filter.limit, "at most so many; 0: all");
+  CLI::App* score = Add(app, line, "score", "grade recorded samples again", [&] {
+    return Done(commands::Score(line.path, line.run));
+  });
+  score->add_option("SAMPLES", line.path, "a run directory or a samples file")->required();
+  AddExperiment(score, line);
+}
+
+void AddTools(CLI::App& app, CommandLine& line) {
+  CLI::App* config = Add(app, line, "config", "the resolved experiment, or every key explained", [&] {
+    return Done(commands::PrintConfig(line.run, line.explain));
+  });
+  AddExperiment(config, line, /*required=*/false);
+  config->add_flag("--explain", line.explain, "every key, its default, unit and meaning");
+  CLI::App* tokenize = Add(app, line, "tokenize", "text to token ids", [&] {
+    return Done(commands::Tokenize(line.model, line.text, line.decode));
+  });
+  tokenize->add_option("MODEL", line.model, "a model folder or hf:ORG/NAME")->required();
+  tokenize->add_option("TEXT", line.text, "standard input where not given");
+  tokenize->add_flag("--decode", line.decode, "ids to text");
+  CLI::App* train = Add(app, line, "train-tokenizer", "a small byte-level BPE from an experiment's data",
+                        [&] { return Done(commands::TrainTokenizer(line.run, line.vocab_size,
+                                                                   line.folder)); });
+  AddExperiment(train, line);
+  train->add_option("--vocab-size", line.vocab_size, "entries, special tokens included");
+  train->add_option("--out", line.folder, "folder for tokenizer.json")->required();
+  CLI::App* import = Add(app, line, "import", "a GGUF or llama2.c file as a model folder", [&] {
+    return Done(commands::Import(line.path, line.folder, line.dtype, line.tokenizer));
+  });
+  import->add_option("FILE", line.path, "the file")->required();
+  import->add_option("DIR", line.folder, "the folder to write")->required();
+  import->add_option("--dtype", line.dtype, "auto, float32 or bfloat16")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
+  import->add_option("--tokenizer", line.tokenizer, "tokenizer file of a llama2.c model");
+  Add(app, line, "doctor", "what this machine has", [] { return Done(commands::Doctor()); });
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Orrery trains language models with reinforcement learning."};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "orrery 0.1.0");
+  CommandLine line;
+  AddTraining(app, line);
+  AddReading(app, line);
+  AddTools(app, line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageCode;
+  }
+  return ExitCode(line.chosen());
+}
+
+}  // namespace
+}  // namespace orrery
+
+int main(int argc, char** argv) { return orrery::Main(argc, argv); }
