@@ -44,8 +44,8 @@ struct CommandLine {
   commands::RunArguments run;
   std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
   std::vector<std::string> paths, metrics;
-  bool explain = false, decode = false;
-  int64_t vocab_size = 512;
+  bool explain = false, decode = false, rollout = false;
+  int64_t vocab_size = 512, step = 0;
   run::SampleFilter filter;
   std::function<absl::StatusOr<Ending>()> chosen;
 };
@@ -100,6 +100,12 @@ void AddReading(CLI::App& app, CommandLine& line) {
   inspect->add_option("--group", line.filter.group_id, "only this group");
   inspect->add_option("--text", line.filter.text, "only episodes with this text");
   inspect->add_option("--limit", line.filter.limit, "at most so many; 0: all");
+  CLI::App* replay = Add(app, line, "replay", "a recorded step again, compared bit for bit", [&] {
+    return Done(commands::Replay(line.path, line.step, line.rollout));
+  });
+  replay->add_option("DIR", line.path, "the run directory")->required();
+  replay->add_option("--step", line.step, "which step")->required();
+  replay->add_flag("--rollout", line.rollout, "sample it again instead of training it again");
   CLI::App* score = Add(app, line, "score", "grade recorded samples again", [&] {
     return Done(commands::Score(line.path, line.run));
   });

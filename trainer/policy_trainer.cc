@@ -115,6 +115,7 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
     all.loss += sums.loss;
     all.mismatch += sums.mismatch;
     all.tokens += sums.tokens;
+    all.micro_batches += sums.micro_batches;
   }
   const double steps = std::max<double>(1, static_cast<double>(batches.size()));
   const double tokens = std::max<double>(1, static_cast<double>(all.loss.num_tokens));
@@ -130,6 +131,7 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
   stats.train_rollout_logprob_abs_diff_max = all.mismatch.abs_diff_max;
   stats.num_trained_tokens = all.loss.num_tokens;
   stats.num_processed_tokens = all.tokens;
+  stats.num_micro_batches = all.micro_batches;
   return stats;
 }
 
@@ -163,6 +165,7 @@ absl::StatusOr<PolicyTrainer::Sums> PolicyTrainer::ForwardBackward(const Trainin
     total.mismatch += sums[i].mismatch;
     total.tokens += sums[i].tokens;
   }
+  total.micro_batches = static_cast<int64_t>(n);
   return total;
 }
 

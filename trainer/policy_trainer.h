@@ -63,6 +63,7 @@ class PolicyTrainer : public Trainer {
     LossSums loss;
     MismatchSums mismatch;
     int64_t tokens = 0;
+    int64_t micro_batches = 0;
   };
   using PerToken = std::vector<std::vector<float>>;  // by sequence, by position
 

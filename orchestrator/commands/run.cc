@@ -95,7 +95,9 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
     checkpoint = directory->checkpoints().Path(*latest);
     ASSIGN_OR_RETURN(state, LoadLoopState(checkpoint));
     if (state.step >= experiment.run.steps) {
-      return Precondition("{}: the run is complete ({} steps)", path, state.step);
+      std::printf("%s: the run is complete (%lld steps)\n", path.c_str(),
+                  static_cast<long long>(state.step));
+      return Ending::kDone;
     }
     RETURN_IF_ERROR(directory->TruncateAfter(state.step));
   } else {

@@ -1,7 +1,7 @@
 // Supervised training on prompt and solution with the trainer that RL uses: cross-entropy is the
 // reinforce loss with every advantage 1.
 #include <chrono>
-#include <filesystem>
+#include <cstdio>
 
 #include "configs/checks.h"
 #include "configs/yaml.h"
@@ -195,7 +195,9 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
                                                        static_cast<double>(session->dataset->size())) /
                                                        experiment.sft.batch_size);
   if (state.step >= steps) {
-    return Precondition("{}: the run is complete ({} steps)", directory.paths().root, state.step);
+    std::printf("%s: the run is complete (%lld steps)\n", directory.paths().root.c_str(),
+                static_cast<long long>(state.step));
+    return Ending::kDone;
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Outputs> outputs,
                    Outputs::Open(experiment, directory, state.step + 1, steps));
