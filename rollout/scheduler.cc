@@ -10,18 +10,25 @@ namespace orrery::rollout {
 using kernels::kBlockTokens;
 
 Scheduler::Scheduler(KvCache* cache, const SchedulerLimits& limits)
-    : cache_(*cache), limits_(limits) {}
+    : cache_(*cache), limits_(limits) {
+  CHECK_GE(limits.max_running, 1);
+  CHECK_GE(limits.prefill_chunk_tokens, 1);
+}
 
 absl::Status Scheduler::Admit(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt_ids.size());
   if (prompt == 0) return InvalidInput("the prompt has no tokens");
   if (request.seeds.empty()) return InvalidInput("the request asks for no responses");
+  if (request.sampling.max_new_tokens < 1) {
+    return InvalidInput("max_new_tokens is {}: a response has at least one token",
+                        request.sampling.max_new_tokens);
+  }
   if (prompt >= limits_.max_positions) {
     return InvalidInput("the prompt has {} tokens, the model's context {}: shorten it or leave it out "
                         "(data.overlong_prompts: skip)", prompt, limits_.max_positions);
   }
   const int64_t longest =
-      std::min(prompt + request.sampling.max_new_tokens, limits_.max_positions);
+      prompt + std::min(request.sampling.max_new_tokens, limits_.max_positions - prompt);
   // The prompt's last block exists twice: the prompt's own and the response's copy.
   const int64_t blocks = BlocksFor(longest) + 1;
   if (blocks > cache_.num_blocks()) {
@@ -141,35 +148,44 @@ void Scheduler::ScheduleRunning(std::vector<Work>* pass, int64_t* budget) {
   std::erase_if(*pass, [](const Work& w) { return !w.response->running; });
 }
 
-void Scheduler::SchedulePending(std::vector<Work>* pass, int64_t* budget, Copies* copies) {
-  for (auto& [id, request] : requests_) {
-    if (!request->prompt_ready() || request->prompt_blocks.empty()) continue;
-    for (Response& r : request->responses) {
-      if (r.finished || r.running || num_running_ >= limits_.max_running) continue;
-      if (r.generation.token_ids.empty()) continue;  // its first token comes with the prompt's pass
-      if (*budget <= 0 && request->num_known(r) > request->prompt_size() + 1) return;
-      if (!Fork(request.get(), &r, copies)) return;
-      const int64_t left = request->num_known(r) - r.num_computed;
-      const int64_t count = left == 1 ? 1 : std::min(left, std::max<int64_t>(*budget, 1));
-      if (left > 1) *budget -= count;
-      pass->push_back({request.get(), &r, r.num_computed, count, count == left});
-    }
+bool Scheduler::SchedulePending(Request* request, std::vector<Work>* pass, int64_t* budget,
+                                Copies* copies) {
+  for (Response& r : request->responses) {
+    if (num_running_ >= limits_.max_running) return true;
+    if (r.finished || r.running) continue;
+    if (r.generation.token_ids.empty()) continue;  // its first token comes with the prompt's pass
+    if (*budget <= 0 && request->num_known(r) > request->prompt_size() + 1) continue;
+    if (!Fork(request, &r, copies)) return false;
+    const int64_t left = request->num_known(r) - r.num_computed;
+    const int64_t count = left == 1 ? 1 : std::min(left, *budget);
+    if (left > 1) *budget -= count;
+    pass->push_back({request, &r, r.num_computed, count, count == left});
   }
+  return true;
 }
 
-void Scheduler::SchedulePrompts(std::vector<Work>* pass, int64_t* budget) {
+bool Scheduler::SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget) {
+  if (*budget <= 0) return true;
+  const int64_t left = request->prompt_size() - request->prompt_computed;
+  const int64_t count = std::min(left, *budget);
+  // The next decode steps need room too: a prompt starts only where its responses can follow.
+  const int64_t needed =
+      BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
+  if (needed + 1 > cache_.num_free()) return false;
+  CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
+  *budget -= count;
+  pass->push_back({request, nullptr, request->prompt_computed, count, count == left});
+  return true;
+}
+
+void Scheduler::ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies* copies) {
+  // Who finds no room ends it: the younger must not take the blocks that an older one waits for.
   for (auto& [id, request] : requests_) {
-    if (*budget <= 0) return;
-    if (request->prompt_ready() || num_running_ >= limits_.max_running) continue;
-    const int64_t left = request->prompt_size() - request->prompt_computed;
-    const int64_t count = std::min(left, *budget);
-    // The next decode steps need room too: a prompt starts only where its responses can follow.
-    const int64_t needed =
-        BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
-    if (needed + 1 > cache_.num_free()) return;
-    CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
-    *budget -= count;
-    pass->push_back({request.get(), nullptr, request->prompt_computed, count, count == left});
+    if (num_running_ >= limits_.max_running) return;
+    const bool had_room = request->prompt_ready()
+                              ? SchedulePending(request.get(), pass, budget, copies)
+                              : SchedulePrompt(request.get(), pass, budget);
+    if (!had_room) return;
   }
 }
 
@@ -178,14 +194,12 @@ std::vector<Work> Scheduler::Next(Copies* copies) {
   copies->clear();
   int64_t budget = limits_.prefill_chunk_tokens;
   ScheduleRunning(&pass, &budget);
-  SchedulePending(&pass, &budget, copies);
-  SchedulePrompts(&pass, &budget);
+  ScheduleWaiting(&pass, &budget, copies);
   while (pass.empty() && !requests_.empty()) {
     // Prompts without running responses hold all blocks: the youngest makes room for the oldest.
     CHECK(DropYoungestPrompt(requests_.begin()->second.get()))
         << "an admitted request must be able to run alone";
-    SchedulePending(&pass, &budget, copies);
-    SchedulePrompts(&pass, &budget);
+    ScheduleWaiting(&pass, &budget, copies);
   }
   return pass;
 }

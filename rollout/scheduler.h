@@ -27,7 +27,6 @@ struct SchedulerLimits {
   int64_t max_running = 256;         // responses with blocks
   int64_t prefill_chunk_tokens = 512;  // prompt tokens (and recomputed ones) a step
   int64_t max_positions = 0;         // of the model
-  bool share_prompt = true;          // false: every response computes the prompt itself (for tests)
 };
 
 struct Response {
@@ -85,6 +84,8 @@ class Scheduler {
   Request* Add(RequestId id, GenerationRequest request, RolloutEngine::OnDone on_done);
   Request* Find(RequestId id);
   bool empty() const { return requests_.empty(); }
+  // REQUIRES: not empty.
+  RequestId oldest() const { return requests_.begin()->first; }
 
   // The next pass. Empty only where there are no requests.
   std::vector<Work> Next(Copies* copies);
@@ -108,8 +109,10 @@ class Scheduler {
   Response* PreemptYoungest();
   bool DropYoungestPrompt(const Request* but_not);
   void ScheduleRunning(std::vector<Work>* pass, int64_t* budget);
-  void SchedulePending(std::vector<Work>* pass, int64_t* budget, Copies* copies);
-  void SchedulePrompts(std::vector<Work>* pass, int64_t* budget);
+  void ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies* copies);
+  // False where there is no room.
+  bool SchedulePending(Request* request, std::vector<Work>* pass, int64_t* budget, Copies* copies);
+  bool SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget);
 
   KvCache& cache_;
   const SchedulerLimits limits_;
