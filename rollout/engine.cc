@@ -12,8 +12,6 @@ namespace {
 using kernels::kBlockTokens;
 using kernels::SampleResult;
 
-// Below this many bytes of weights a core holds them close: shards run the whole pass alone.
-constexpr int64_t kShardedModelBytes = 16 << 20;
 constexpr int64_t kShardRows = 48;  // a multiple of the tiles of Linear
 
 kernels::SamplerParams ToParams(const SamplingOptions& s) {
@@ -122,12 +120,17 @@ void Engine::Loop() {
     idle_.notify_all();
     Deliver();
   }
-  TakeCommands();
-  while (!scheduler_.empty()) {
-    // Everything left is aborted, oldest first.
-    for (RequestId id = 1; id < next_id_; ++id) HandleAbort(id);
+  AbortAll();
+}
+
+void Engine::AbortAll() {
+  // A callback may submit once more: until nothing is left.
+  while (true) {
+    TakeCommands();
+    while (!scheduler_.empty()) HandleAbort(scheduler_.oldest());
+    if (deliveries_.empty()) return;
+    Deliver();
   }
-  Deliver();
 }
 
 bool Engine::WaitForWork() {
@@ -150,7 +153,7 @@ void Engine::TakeCommands() {
       HandleAbort(c.id);
       continue;
     }
-    const absl::Status admitted = scheduler_.Admit(c.request);
+    const absl::Status admitted = Admit(c.request);
     if (!admitted.ok()) {
       const size_t n = std::max<size_t>(c.request.seeds.size(), 1);
       for (size_t i = 0; i < n; ++i) {
@@ -163,6 +166,20 @@ void Engine::TakeCommands() {
     }
     scheduler_.Add(c.id, std::move(c.request), std::move(c.on_done));
   }
+}
+
+absl::Status Engine::Admit(const GenerationRequest& request) const {
+  const int64_t vocabulary = weights_.spec().vocab_size;
+  for (const int32_t id : request.prompt_ids) {
+    if (id < 0 || id >= vocabulary) {
+      return InvalidInput("the prompt has token id {}, the model a vocabulary of {}: the tokenizer "
+                          "belongs to another model", id, vocabulary);
+    }
+  }
+  if (!request.sampling.stop.empty() && codec_ == nullptr) {
+    return InvalidInput("stop strings need a tokenizer; give stop_token_ids");
+  }
+  return scheduler_.Admit(request);
 }
 
 void Engine::HandleAbort(RequestId id) {
@@ -227,7 +244,7 @@ void Engine::RunPass() {
 
 std::vector<Engine::Shard> Engine::CutIntoShards(std::vector<Work> pass) const {
   const int64_t bytes = weights_.layout().num_elements * kernels::SizeOf(weights_.dtype());
-  const bool sharded = bytes <= kShardedModelBytes;
+  const bool sharded = bytes <= options_.sharded_model_bytes;
   std::vector<Shard> shards;
   int64_t rows = 0;
   for (const Work& w : pass) {
@@ -334,16 +351,21 @@ void Engine::Take(const Work& work, Response* response, const SampleResult& resu
 
 bool Engine::HitsStopString(const Request& request, const Response& response) const {
   const std::vector<std::string>& stops = request.what.sampling.stop;
-  if (stops.empty() || codec_ == nullptr) return false;
+  if (stops.empty()) return false;
   size_t longest = 0;
   for (const std::string& stop : stops) longest = std::max(longest, stop.size());
   // A token is at least a byte long but for special ones: this many always cover the stop string.
   const std::vector<int32_t>& ids = response.generation.token_ids;
   const size_t tail = std::min(ids.size(), longest + 8);
-  const std::string text = codec_->Decode(std::span(ids).last(tail), /*skip_special=*/false);
-  return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) {
-    return text.find(stop) != std::string::npos;
-  });
+  const auto holds_one = [&](std::span<const int32_t> part) {
+    const std::string text = codec_->Decode(part, /*skip_special=*/false);
+    return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) {
+      return text.find(stop) != std::string::npos;
+    });
+  };
+  // One that was complete before the last token came too early to count (min_new_tokens).
+  const std::span<const int32_t> part = std::span(ids).last(tail);
+  return holds_one(part) && !holds_one(part.first(tail - 1));
 }
 
 void Engine::FinishResponse(Request* request, Response* response, FinishReason reason,

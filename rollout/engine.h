@@ -24,6 +24,8 @@ namespace orrery::rollout {
 struct EngineOptions {
   SchedulerLimits scheduler;
   int64_t kv_blocks = 0;
+  // Up to this many bytes of weights a core holds them close: shards run the whole pass alone.
+  int64_t sharded_model_bytes = 16 << 20;
 };
 
 class Engine : public RolloutEngine, public WeightReceiver {
@@ -69,6 +71,8 @@ class Engine : public RolloutEngine, public WeightReceiver {
   void Loop();
   bool WaitForWork();
   void TakeCommands();
+  absl::Status Admit(const GenerationRequest& request) const;
+  void AbortAll();
   void HandleAbort(RequestId id);
   void RunPass();
   std::vector<Shard> CutIntoShards(std::vector<Work> pass) const;

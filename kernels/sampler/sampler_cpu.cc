@@ -40,6 +40,13 @@ void Penalise(const SamplerInput& input, const SamplerParams& params, std::vecto
   }
 }
 
+void Ban(const SamplerInput& input, float value, std::vector<float>* to) {
+  for (const int32_t id : input.banned_ids) {
+    // A stop id that the model does not have cannot be drawn anyway.
+    if (id >= 0 && static_cast<size_t>(id) < to->size()) (*to)[id] = value;
+  }
+}
+
 // Inverse of the cumulative distribution over weights in id order. Sums of 256 first: fast to find
 // the place, and in double, so that the last id is never drawn by rounding alone.
 int32_t DrawInOrder(std::span<const float> weights, double uniform) {
@@ -126,12 +133,10 @@ SampleResult SampleToken(const SamplerInput& input, const SamplerParams& params,
     scratch->assign(logits.begin(), logits.end());
     Penalise(input, params, scratch);
     if (params.temperature > 0) LogSoftmax(scratch->data(), n, inverse, scratch->data());
-    for (const int32_t id : input.banned_ids) {
-      (*scratch)[id] = params.temperature > 0 ? 0 : -std::numeric_limits<float>::infinity();
-    }
+    Ban(input, params.temperature > 0 ? 0 : -std::numeric_limits<float>::infinity(), scratch);
     if (params.temperature == 0) result.token_id = ArgMax(*scratch);
   } else {
-    for (const int32_t id : input.banned_ids) (*scratch)[id] = 0;
+    Ban(input, 0, scratch);
     if (params.temperature == 0) result.token_id = ArgMax(logits);
   }
   if (params.temperature > 0) {
