@@ -105,10 +105,11 @@ void CheckOptimizer(const Experiment& experiment, Problems& problems) {
 }
 
 void CheckEngine(const RolloutConfig& rollout, Problems& problems) {
-  if (rollout.kv_tokens > 0 && rollout.kv_tokens < rollout.block_tokens) {
+  constexpr int64_t kBlockTokens = 16;  // of the KV cache: kernels/attention
+  if (rollout.kv_tokens > 0 && rollout.kv_tokens < kBlockTokens) {
     problems.Add("rollout.kv_tokens",
                  "{} is less than one block of {} tokens; make it larger, or 0 to have it computed",
-                 rollout.kv_tokens, rollout.block_tokens);
+                 rollout.kv_tokens, kBlockTokens);
   }
 }
 

@@ -27,7 +27,6 @@ struct RunConfig {
 struct ModelConfig {
   std::string path;                // folder, or hf:ORG/NAME[@REVISION]
   std::string dtype = "float32";   // compute and rollout weights: float32, bfloat16
-  std::string numerics = "exact";  // exact, fast
   std::string initialize =
       "checkpoint";  // checkpoint, random (path then holds only config and tokenizer)
   bool operator==(const ModelConfig&) const = default;
@@ -87,7 +86,6 @@ struct RolloutConfig {
   int64_t max_turns = 4;
   int64_t max_running = 256;  // sequences decoded together
   int64_t kv_tokens = 0;      // size of the KV cache in tokens; 0: what max_running needs
-  int64_t block_tokens = 16;  // tokens of one KV block
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
   bool operator==(const RolloutConfig&) const = default;

@@ -97,10 +97,6 @@ void ForEach(ModelConfig& c, V& v) {
   v(c.path, Field("path", "checkpoint: a folder, or hf:ORG/NAME[@REVISION]"));
   v(c.dtype, Field("dtype", "of compute and rollout weights; master weights are float32")
                  .OneOf({"float32", "bfloat16"}));
-  v(c.numerics, Field("numerics",
-                      "exact: the trainer's log-probs equal the sampler's bit for bit; fast: "
-                      "whatever is fastest, the difference is measured")
-                    .OneOf({"exact", "fast"}));
   v(c.initialize, Field("initialize",
                         "checkpoint: read the weights; random: draw them, path then needs only "
                         "config and tokenizer")
@@ -195,8 +191,6 @@ void ForEach(RolloutConfig& c, V& v) {
   v(c.kv_tokens, Field("kv_tokens", "size of the KV cache; 0: what max_running sequences need")
                      .Unit("tokens")
                      .In(kCount));
-  v(c.block_tokens,
-    Field("block_tokens", "size of one block of the KV cache").Unit("tokens").In({1, 65536}));
   v(c.prefill_chunk_tokens, Field("prefill_chunk_tokens", "prompt tokens computed at a time")
                                 .Unit("tokens")
                                 .In(kPositiveCount));

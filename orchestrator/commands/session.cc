@@ -134,6 +134,65 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
   return trainer::PolicyTrainer::Create(session.store.get(), std::move(reference), t);
 }
 
+// A dataset without the rows at some indices.
+class Subset : public data::Dataset {
+ public:
+  Subset(std::unique_ptr<data::Dataset> all, std::vector<int64_t> kept)
+      : all_(std::move(all)), kept_(std::move(kept)) {}
+  int64_t size() const override { return static_cast<int64_t>(kept_.size()); }
+  Prompt Row(int64_t index) const override { return all_->Row(kept_[index]); }
+  const std::string& fingerprint() const override { return all_->fingerprint(); }
+
+ private:
+  const std::unique_ptr<data::Dataset> all_;
+  const std::vector<int64_t> kept_;
+};
+
+// Looks at the length of every prompt, before anything is sampled: a long one is an error that names
+// its row, or left out (data.overlong_prompts). Generated families are sampled only: their rows are
+// all alike, and there may be a great many.
+absl::Status LimitPrompts(const configs::DataConfig& config,
+                          const TextCodec& codec, int64_t context,
+                          std::unique_ptr<data::Dataset>* dataset) {
+  constexpr int64_t kSampled = 256;
+  const bool skip = config.overlong_prompts == "skip";
+  const int64_t limit = config.max_prompt_tokens > 0 ? config.max_prompt_tokens : context - 1;
+  const int64_t size = (*dataset)->size();
+  const bool generated = config.source == "story_math" && !skip;
+  const int64_t stride = generated ? std::max<int64_t>(1, size / kSampled) : 1;
+  const int64_t looked_at = (size + stride - 1) / stride;
+  std::vector<int64_t> lengths(static_cast<size_t>(looked_at));
+  std::vector<absl::Status> statuses(lengths.size());
+  kernels::ParallelFor(looked_at, [&](int64_t i) {
+    const absl::StatusOr<std::vector<int32_t>> ids =
+        codec.EncodePrompt((*dataset)->Row(i * stride));
+    statuses[i] = ids.status();
+    if (ids.ok()) lengths[i] = static_cast<int64_t>(ids->size());
+  });
+  std::vector<int64_t> kept;
+  for (int64_t i = 0; i < looked_at; ++i) {
+    RETURN_IF_ERROR(statuses[i]);
+    if (lengths[i] <= limit) {
+      kept.push_back(i);
+    } else if (!skip) {
+      return InvalidInput("{}: the prompt of row {} has {} tokens, more than {}; shorten it, set "
+                          "data.overlong_prompts: skip, or raise {}",
+                          config.source, (*dataset)->Row(i * stride).id, lengths[i], limit,
+                          config.max_prompt_tokens > 0 ? "data.max_prompt_tokens"
+                                                       : "the model's context");
+    }
+  }
+  if (!skip || static_cast<int64_t>(kept.size()) == size) return absl::OkStatus();
+  if (kept.empty()) {
+    return InvalidInput("{}: every prompt is longer than {} tokens", config.source, limit);
+  }
+  std::fprintf(stderr, "%s: %lld of %lld prompts are longer than %lld tokens and left out\n",
+               config.source.c_str(), static_cast<long long>(size - static_cast<int64_t>(kept.size())),
+               static_cast<long long>(size), static_cast<long long>(limit));
+  *dataset = std::make_unique<Subset>(std::move(*dataset), std::move(kept));
+  return absl::OkStatus();
+}
+
 // Tokens of the longest prompt among rows spread over the dataset, for sizing the cache.
 absl::StatusOr<int64_t> LongestPrompt(const data::Dataset& dataset, const TextCodec& codec) {
   constexpr int64_t kSampled = 256;
@@ -194,6 +253,8 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
                    data::OpenDataset(config.data, e.story_math,
                                      HashSeed({static_cast<uint64_t>(e.run.seed), kDataStream}),
                                      ResolveDataSource));
+  RETURN_IF_ERROR(LimitPrompts(config.data, *session.codec, session.store->spec().max_positions,
+                               &task.dataset));
   SamplingOptions sampling = ToSampling(e.sampling, session.store->spec());
   sampling.temperature = static_cast<float>(config.temperature);
   if (config.max_new_tokens > 0) sampling.max_new_tokens = config.max_new_tokens;
@@ -270,6 +331,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
   ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
   RETURN_IF_ERROR(CheckTokenizerFits(*session));
+  RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
   ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
   if (options.for_training) {
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
