@@ -184,6 +184,11 @@ absl::StatusOr<uint64_t> JsonUint(const rapidjson::Value& value) {
   return ParseNumber<uint64_t>(value, "a whole number of at least 0");
 }
 
+absl::StatusOr<bool> JsonBool(const rapidjson::Value& value) {
+  if (!value.IsBool()) return InvalidInput("expected true or false, found another kind of value");
+  return value.GetBool();
+}
+
 absl::StatusOr<std::string> JsonBytes(const rapidjson::Value& value) {
   if (value.IsString()) return std::string(value.GetString(), value.GetStringLength());
   if (!value.IsObject()) return InvalidInput("expected a text, found another kind of value");

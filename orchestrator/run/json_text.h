@@ -49,6 +49,7 @@ absl::StatusOr<double> JsonDouble(const rapidjson::Value& value);
 absl::StatusOr<float> JsonFloat(const rapidjson::Value& value);
 absl::StatusOr<int64_t> JsonInt(const rapidjson::Value& value);
 absl::StatusOr<uint64_t> JsonUint(const rapidjson::Value& value);
+absl::StatusOr<bool> JsonBool(const rapidjson::Value& value);
 absl::StatusOr<std::string> JsonBytes(const rapidjson::Value& value);
 // The member of an object; an error naming it where it is missing.
 absl::StatusOr<const rapidjson::Value*> JsonMember(const rapidjson::Value& object,

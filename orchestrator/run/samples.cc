@@ -10,6 +10,23 @@
 namespace orrery::run {
 namespace {
 
+// Does not compile when types.h has a field that this file does not know: a samples file that loses
+// one would no longer replay.
+[[maybe_unused]] void EveryFieldIsWritten(const EpisodeGroup& group, const Episode& episode,
+                                          const Sample& sample, const Segment& segment,
+                                          const Message& message) {
+  [[maybe_unused]] const auto& [group_id, prompt, episodes] = group;
+  [[maybe_unused]] const auto& [id, messages, text, answer, solution, solution_messages, metadata] =
+      prompt;
+  [[maybe_unused]] const auto& [episode_id, episode_group_id, index_in_group, seed, samples,
+                                response_text, num_turns, status, outcome, advantage, trained] =
+      episode;
+  [[maybe_unused]] const auto& [kind, score, why, parts] = outcome;
+  [[maybe_unused]] const auto& [segments, finish_reason] = sample;
+  [[maybe_unused]] const auto& [author, token_ids, logprobs, versions] = segment;
+  [[maybe_unused]] const auto& [role, content] = message;
+}
+
 // Builds one object; every Add puts the comma and the key.
 class ObjectWriter {
  public:
@@ -88,21 +105,26 @@ void AppendSample(std::string* out, const Sample& sample, const PieceDecoder& de
   object.Close();
 }
 
-void AppendPrompt(std::string* out, const Prompt& prompt) {
-  ObjectWriter object(out);
-  object.Text("id", prompt.id);
-  *object.Key("messages") += '[';
-  for (size_t i = 0; i < prompt.messages.size(); ++i) {
+void AppendMessages(std::string* out, const std::vector<Message>& messages) {
+  *out += '[';
+  for (size_t i = 0; i < messages.size(); ++i) {
     if (i > 0) *out += ',';
     ObjectWriter message(out);
-    message.Text("role", prompt.messages[i].role);
-    message.Text("content", prompt.messages[i].content);
+    message.Text("role", messages[i].role);
+    message.Text("content", messages[i].content);
     message.Close();
   }
   *out += ']';
+}
+
+void AppendPrompt(std::string* out, const Prompt& prompt) {
+  ObjectWriter object(out);
+  object.Text("id", prompt.id);
+  AppendMessages(object.Key("messages"), prompt.messages);
   object.Text("text", prompt.text);
   object.Text("answer", prompt.answer);
   object.Text("solution", prompt.solution);
+  AppendMessages(object.Key("solution_messages"), prompt.solution_messages);
   ObjectWriter metadata(object.Key("metadata"));
   for (const auto& [name, value] : prompt.metadata) metadata.Text(name, value);
   metadata.Close();
@@ -123,6 +145,7 @@ void AddEpisode(ObjectWriter* object, std::string* out, const Episode& episode,
   for (const auto& [name, score] : episode.outcome.parts) parts.Number(name, score);
   parts.Close();
   object->Number("advantage", episode.advantage);
+  *object->Key("trained") += episode.trained ? "true" : "false";
   object->Number("num_turns", episode.num_turns);
   object->Text("response_text", episode.response_text);
   *object->Key("samples") += '[';

@@ -4,9 +4,9 @@
 //
 //   {"step":7,"group_id":12,"index_in_group":0,"group_size":8,
 //    "prompt":{"id":..,"messages":[{"role":..,"content":..}],"text":..,"answer":..,"solution":..,
-//              "metadata":{..}},
+//              "solution_messages":[],"metadata":{..}},
 //    "episode_id":..,"seed":..,"status":"scored","score":1,"scoring":"scored","why":..,
-//    "parts":{"gsm8k_strict":1},"advantage":0.5,"num_turns":1,"response_text":..,
+//    "parts":{"gsm8k_strict":1},"advantage":0.5,"trained":true,"num_turns":1,"response_text":..,
 //    "samples":[{"finish_reason":"stop","segments":[
 //       {"author":"policy","text":..,"piece_bytes":[5,1],"token_ids":[..],"logprobs":[..],
 //        "versions":[[3,2]]}]}]}

@@ -40,6 +40,7 @@ class ObjectReader {
   absl::Status Uint(const char* name, uint64_t* out) const { return Read(name, out, JsonUint); }
   absl::Status Double(const char* name, double* out) const { return Read(name, out, JsonDouble); }
   absl::Status Int32(const char* name, int32_t* out) const { return Read(name, out, ToInt32); }
+  absl::Status Bool(const char* name, bool* out) const { return Read(name, out, JsonBool); }
 
   template <typename Enum>
   absl::Status OneOf(const char* name, std::span<const std::string_view> names, Enum* out) const {
@@ -171,21 +172,26 @@ absl::Status ReadSample(const Value& value, Episode* episode, EpisodeText* texts
   });
 }
 
-absl::Status ReadMessage(const Value& value, Prompt* prompt) {
+absl::Status ReadMessage(const Value& value, std::vector<Message>* messages) {
   const ObjectReader object(value);
-  Message& message = prompt->messages.emplace_back();
+  Message& message = messages->emplace_back();
   RETURN_IF_ERROR(object.Text("role", &message.role));
   return object.Text("content", &message.content);
+}
+
+absl::Status ReadMessages(const ObjectReader& object, const char* name,
+                          std::vector<Message>* messages) {
+  return object.ForEach(name, [&](const Value& message) { return ReadMessage(message, messages); });
 }
 
 absl::Status ReadPrompt(const Value& value, Prompt* prompt) {
   const ObjectReader object(value);
   RETURN_IF_ERROR(object.Text("id", &prompt->id));
-  RETURN_IF_ERROR(object.ForEach(
-      "messages", [&](const Value& message) { return ReadMessage(message, prompt); }));
+  RETURN_IF_ERROR(ReadMessages(object, "messages", &prompt->messages));
   RETURN_IF_ERROR(object.Text("text", &prompt->text));
   RETURN_IF_ERROR(object.Text("answer", &prompt->answer));
   RETURN_IF_ERROR(object.Text("solution", &prompt->solution));
+  RETURN_IF_ERROR(ReadMessages(object, "solution_messages", &prompt->solution_messages));
   return object.ForEachPair("metadata", [&](const std::string& name, const Value& entry) {
     absl::StatusOr<std::string> text = JsonBytes(entry);
     if (text.ok()) prompt->metadata[name] = *std::move(text);
@@ -213,6 +219,7 @@ absl::Status ReadEpisode(const ObjectReader& object, Episode* episode, EpisodeTe
   RETURN_IF_ERROR(object.OneOf("status", kStatuses, &episode->status));
   RETURN_IF_ERROR(ReadOutcome(object, &episode->outcome));
   RETURN_IF_ERROR(object.Double("advantage", &episode->advantage));
+  RETURN_IF_ERROR(object.Bool("trained", &episode->trained));
   RETURN_IF_ERROR(object.Int32("num_turns", &episode->num_turns));
   RETURN_IF_ERROR(object.Text("response_text", &episode->response_text));
   return object.ForEach("samples",
