@@ -60,4 +60,10 @@ void RoutedExpertsGrad(const TensorView& dout, const Routing& routing, const Exp
                        const TensorView& dx, std::span<float> dweights,
                        const TensorView& dgate_up, const TensorView& ddown);
 
+// One row through its experts in double, for tests. Returns the largest sum of absolute values that
+// went into an output, by which its rounding error is measured.
+double RoutedExpertsReference(const float* x, const ExpertsShape& shape,
+                              std::span<const int32_t> experts, const float* weights,
+                              const TensorView& gate_up, const TensorView& down, double* out);
+
 }  // namespace orrery::kernels

@@ -31,4 +31,8 @@ void LogSoftmaxGrad(const float* logits, int64_t n, float inverse_temperature,
                     const LogSoftmaxStats& stats, int64_t target, float dlogprob, float dentropy,
                     float* dlogits);
 
+// Log-probs of one row in double, for tests; returns the entropy.
+double LogSoftmaxReference(const float* logits, int64_t n, double inverse_temperature,
+                           double* logprobs);
+
 }  // namespace orrery::kernels

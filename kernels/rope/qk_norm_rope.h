@@ -60,4 +60,9 @@ void QkNormRope(const TensorView& qkv, const QkNormRopeArgs& args, const TensorV
 void QkNormRopeGrad(const TensorView& qkv, const QkNormRopeArgs& args, const TensorView& dqkv,
                     float* dq_norm, float* dk_norm);
 
+// One head at one position in double (the angle in float32, as the definition has it), for tests.
+// norm: [d] or null.
+void QkNormRopeReference(const float* head, int64_t d, const float* norm, double eps,
+                         const float* inv_freq, int32_t position, double* out);
+
 }  // namespace orrery::kernels

@@ -14,4 +14,7 @@ namespace orrery::kernels {
 void SwiGlu(const TensorView& gate_up, Rounding rounding, const TensorView& out);
 void SwiGluGrad(const TensorView& dy, const TensorView& gate_up, const TensorView& dgate_up);
 
+// One row in double, for tests.
+void SwiGluReference(const float* gate, const float* up, int64_t f, double* out);
+
 }  // namespace orrery::kernels
