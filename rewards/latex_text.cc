@@ -29,6 +29,34 @@ constexpr auto kSymbols = std::to_array<Entry>({
     {"quad", "  "},       {"qquad", "    "},    {"triangle", "△"}, {"varnothing", "∅"},
 });
 
+// Letters in these styles become the letters of a Unicode block that begins at the given code point
+// (the few that Unicode has elsewhere do not matter: they stay different from plain ones).
+constexpr auto kAlphabets = std::to_array<std::pair<std::string_view, uint32_t>>({
+    {"mathbf", 0x1d400},
+    {"mathit", 0x1d434},
+    {"mathsf", 0x1d5a0},
+    {"mathbb", 0x1d538},
+    {"mathtt", 0x1d670},
+    {"mathcal", 0x1d49c},
+    {"mathscr", 0x1d49c},
+    {"mathfrak", 0x1d504},
+});
+
+std::string Styled(std::string_view text, uint32_t first) {
+  std::string out;
+  for (const char c : text) {
+    if (!IsLetter(c)) {
+      out += c;
+      continue;
+    }
+    const uint32_t code = first + (c >= 'a' ? 26 + (c - 'a') : c - 'A');
+    for (const int shift : {18, 12, 6, 0}) {  // four bytes of UTF-8
+      out += static_cast<char>((shift == 18 ? 0xf0 : 0x80) | ((code >> shift) & 0x3f));
+    }
+  }
+  return out;
+}
+
 // \, and its kin; \! is a negative space and vanishes.
 std::string_view ControlSymbol(char c) {
   switch (c) {
@@ -135,6 +163,9 @@ class Converter {
       return "";
     }
     if (name == "color" || name == "textcolor") Argument(depth);
+    for (const auto& [style, first] : kAlphabets) {
+      if (style == name) return Styled(Argument(depth), first);
+    }
     for (const auto& [symbol, text] : kSymbols) {
       if (symbol == name) return std::string(text);
     }

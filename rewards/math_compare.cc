@@ -18,7 +18,7 @@ using Op = Expression::Op;
 constexpr size_t kMaxItems = 64;  // matching without order is quadratic
 
 // A decimal long enough to stand for an irrational or repeating value.
-constexpr int kMinSignificantDigits = 7;
+constexpr int kMinSignificantDigits = 10;
 
 class Comparer {
  public:
@@ -181,8 +181,8 @@ class Comparer {
     return EqualExpressions(truth, given) || IsRoundedTo(truth, given);
   }
 
-  // 0.6666667 for 2/3, 3.14159265 for pi: at least 7 digits, all right (rounded or cut off). Never
-  // for a value with a finite decimal expansion, which can be written down.
+  // 0.6666666667 for 2/3, 3.141592654 for pi: at least 10 digits, all right (rounded or cut off).
+  // Never for a value with a finite decimal expansion, which can be written down.
   static bool IsRoundedTo(const Expression& truth, const Expression& given) {
     const bool negative = given.op == Op::kNegate;
     const Expression& literal = negative ? given.args[0] : given;

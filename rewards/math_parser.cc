@@ -824,19 +824,25 @@ class Parser {
   bool failed_ = false;
 };
 
-// Sets `words` to the lower-case letters of an answer that is words (and brackets, hyphens) alone.
+// Sets `words` to the lower-case letters of an answer that is words alone: some that are certainly
+// no variables, with any punctuation between them, or one alone, in brackets or not.
 void FindWords(const std::vector<Token>& tokens, Answer* answer) {
   std::string words;
+  size_t num_words = 0;
   bool is_text = false;
   for (const Token& token : tokens) {
     if (token.kind == Kind::kNumber || token.kind == Kind::kCommand) return;
     if (token.kind == Kind::kWord) {
+      ++num_words;
       words += Lowercase(token.text);
       is_text |= token.from_text || token.text.size() >= 4;
     } else if (token.text.find_first_not_of("()[]{},;:-'!") != std::string::npos) {
       return;
     }
   }
+  const bool alone =
+      num_words == 1 && (tokens.size() == 1 || (tokens.size() == 3 && tokens[0].Is("(")));
+  if (!is_text && !alone) return;
   answer->words = std::move(words);
   answer->is_text = is_text;
 }
@@ -858,6 +864,7 @@ Answer ReadAnswer(std::string_view text, const TokenizeOptions& options) {
 }
 
 bool ReadPlainExpression(std::string_view text, Expression* expression) {
+  if (text.size() > 1 && text.back() == '.' && !IsDigit(text[text.size() - 2])) return false;
   std::optional<std::vector<Token>> tokens = Tokenize(text, {.join_thousands = false});
   return tokens && Parser(*std::move(tokens), /*plain=*/true).ReadExpressionOnly(expression);
 }

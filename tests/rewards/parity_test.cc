@@ -91,6 +91,40 @@ TEST(Parity, EveryGoldenVerdict) {
   EXPECT_EQ(failed, 1);  // dapo's one label that is no number
 }
 
+// "\\boxed{18}\\n" as JSON escapes it, without the quotes.
+std::string Unescaped(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 1 < text.size()) {
+      ++i;
+      out += text[i] == 'n' ? '\n' : text[i] == 't' ? '\t' : text[i];
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+// A thousand made-up responses, graded by the real graders (make_golden_parity.py).
+TEST(Parity, EveryVerdictOnMoreResponses) {
+  std::ifstream file(std::string(ORRERY_SOURCE_DIR) + "/tests/rewards/data/parity_more.tsv");
+  std::vector<std::unique_ptr<Reward>> rewards;
+  for (const char* name : {"math_miles", "math_slime", "gsm8k_strict", "gsm8k_flexible", "dapo"}) {
+    rewards.push_back(Make(name));
+  }
+  int num_cases = 0;
+  for (std::string line; std::getline(file, line); ++num_cases) {
+    const std::vector<std::string_view> fields = Split(line, "\t");
+    ASSERT_EQ(fields.size(), 7u) << line;
+    GoldenCase golden{Unescaped(std::string(fields[1])), Unescaped(std::string(fields[0])), {}};
+    for (size_t i = 0; i < 5; ++i) {
+      const Outcome outcome = GradeWith(*rewards[i], golden.response, golden.label);
+      ExpectVerdict(outcome, std::string(fields[2 + i]), golden);
+    }
+  }
+  EXPECT_EQ(num_cases, 1000);
+}
+
 // The test above must be able to fail: the columns differ from one another and from constants.
 TEST(Parity, ColumnsTellGradersApart) {
   std::vector<int> right(5);
