@@ -7,6 +7,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "kernels/cpu/thread_pool.h"
@@ -104,15 +105,22 @@ absl::Status AdamW::Load(const std::string& folder) {
     }
     return model::ToFloat32(*tensor, *to);
   };
-  RETURN_IF_ERROR(load("master", &master_));
-  RETURN_IF_ERROR(load("moment1", &moment1_));
-  RETURN_IF_ERROR(load("moment2", &moment2_));
-  const auto steps = file->metadata().find("steps");
-  if (steps == file->metadata().end() || steps->second.empty() ||
-      steps->second.find_first_not_of("0123456789") != std::string::npos) {
-    return InvalidInput("{}: metadata \"steps\" is missing", path);
+  // All or nothing: a damaged file leaves this as it was.
+  std::vector<float> master(master_.size()), moment1(master_.size()), moment2(master_.size());
+  RETURN_IF_ERROR(load("master", &master));
+  RETURN_IF_ERROR(load("moment1", &moment1));
+  RETURN_IF_ERROR(load("moment2", &moment2));
+  const auto found = file->metadata().find("steps");
+  const std::string text = found == file->metadata().end() ? "" : found->second;
+  int64_t steps = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (error != std::errc() || end != text.data() + text.size() || steps < 0) {
+    return InvalidInput("{}: metadata \"steps\" is \"{}\", not a count", path, text);
   }
-  steps_ = std::stoll(steps->second);
+  master_.swap(master);
+  moment1_.swap(moment1);
+  moment2_.swap(moment2);
+  steps_ = steps;
   return absl::OkStatus();
 }
 

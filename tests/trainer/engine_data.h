@@ -50,8 +50,8 @@ inline rollout::EngineOptions Options(const model::ModelSpec& spec) {
 enum class Arrival { kTogether, kOneByOne, kBackwards };
 
 inline Generations Generate(const model::WeightStore& store, const rollout::EngineOptions& options,
-                       const std::vector<GenerationRequest>& requests,
-                       Arrival arrival = Arrival::kTogether, EngineStats* stats = nullptr) {
+                            const std::vector<GenerationRequest>& requests,
+                            Arrival arrival = Arrival::kTogether, EngineStats* stats = nullptr) {
   fakes::Collector collector;
   rollout::Engine engine(&store, nullptr, options);
   if (arrival != Arrival::kOneByOne) engine.Pause();
@@ -83,8 +83,8 @@ inline void ExpectSame(const Generations& a, const Generations& b, const std::st
   for (size_t r = 0; r < a.size(); ++r) {
     ASSERT_EQ(a[r].size(), b[r].size());
     for (size_t i = 0; i < a[r].size(); ++i) {
-      const std::string where = what + ", request " + std::to_string(r) + " response " +
-                                std::to_string(i);
+      const std::string where =
+          what + ", request " + std::to_string(r) + " response " + std::to_string(i);
       ASSERT_EQ(a[r][i].token_ids, b[r][i].token_ids) << where;
       ASSERT_NO_FATAL_FAILURE(ExpectSame(a[r][i].logprobs, b[r][i].logprobs, where));
       EXPECT_EQ(a[r][i].finish_reason, b[r][i].finish_reason) << where;

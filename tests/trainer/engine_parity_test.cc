@@ -1,5 +1,5 @@
-// The central promise: the log-probs that the trainer computes are, bit for bit, those that the engine
-// recorded while sampling, and neither depends on what else was in the batch.
+// The central promise: the log-probs that the trainer computes are, bit for bit, those that the
+// engine recorded while sampling, and neither depends on what else was in the batch.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ class Threads {
   ~Threads() { kernels::SetNumThreads(0); }
 };
 
-std::unique_ptr<PolicyTrainer> MakeTrainer(WeightStore* store, const PolicyTrainerOptions& options) {
+std::unique_ptr<PolicyTrainer> MakeTrainer(WeightStore* store,
+                                           const PolicyTrainerOptions& options) {
   auto trainer = PolicyTrainer::Create(store, nullptr, options);
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return *std::move(trainer);
@@ -41,9 +42,9 @@ void ExpectScoresEqualRecorded(WeightStore* store, const std::vector<TrainingSeq
       const auto scores = MakeTrainer(store, options)->Score(sequences);
       ASSERT_TRUE(scores.ok()) << scores.status();
       for (size_t i = 0; i < sequences.size(); ++i) {
-        ASSERT_NO_FATAL_FAILURE(ExpectSame(
-            (*scores)[i], sequences[i].rollout_logprobs,
-            fmt::format("share {} tokens {} sequence {}", share, tokens, i)));
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectSame((*scores)[i], sequences[i].rollout_logprobs,
+                       fmt::format("share {} tokens {} sequence {}", share, tokens, i)));
       }
     }
   }
@@ -77,8 +78,8 @@ TEST_P(EngineParityTest, ScoresEqualRecordedLogprobs) {
     EXPECT_GT(cut, 0u);
     for (const int threads : {1, 3}) {
       const Threads pool(threads);
-      ASSERT_NO_FATAL_FAILURE(ExpectScoresEqualRecorded(
-          store_.get(), ToSequences(requests, generations), temperature));
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectScoresEqualRecorded(store_.get(), ToSequences(requests, generations), temperature));
     }
   }
 }
@@ -123,7 +124,8 @@ TEST_P(EngineParityTest, ResultsDependOnRequestAndWeightsAlone) {
 
 TEST_P(EngineParityTest, OneFlippedBitIsSeen) {
   const auto requests = MakeRequests(store_->spec(), Sampling(1, 16), {17, 6});
-  const auto sequences = ToSequences(requests, Generate(*store_, Options(store_->spec()), requests));
+  const auto sequences =
+      ToSequences(requests, Generate(*store_, Options(store_->spec()), requests));
   // Bit 4 of a number's last byte, in the first layer's query projection.
   const model::ParamId qkv = store_->layout().layers[0].qkv;
   fakes::FlipBits(store_.get(), store_->layout().params[qkv].offset + 3, 0x10);
@@ -139,7 +141,8 @@ TEST_P(EngineParityTest, OneFlippedBitIsSeen) {
 }
 
 // A loop that computes the whole sequence anew for every token.
-std::vector<int32_t> NaiveGreedy(const WeightStore& store, std::vector<int32_t> ids, int64_t count) {
+std::vector<int32_t> NaiveGreedy(const WeightStore& store, std::vector<int32_t> ids,
+                                 int64_t count) {
   const model::ModelSpec& spec = store.spec();
   const kernels::RopeTable rope(spec.rope_inv_freq, spec.max_positions);
   std::vector<int32_t> out;
@@ -183,7 +186,8 @@ TEST_P(EngineParityTest, GreedyEqualsANaiveLoop) {
 
 TEST_P(EngineParityTest, TrainSeesNoMismatch) {
   const auto requests = MakeRequests(store_->spec(), Sampling(0.7f, 16), kLengths);
-  const auto sequences = ToSequences(requests, Generate(*store_, Options(store_->spec()), requests));
+  const auto sequences =
+      ToSequences(requests, Generate(*store_, Options(store_->spec()), requests));
   for (const size_t num_batches : {1, 3}) {
     const auto store = fakes::LoadTiny(GetParam().family, GetParam().dtype);
     PolicyTrainerOptions options;
@@ -193,9 +197,9 @@ TEST_P(EngineParityTest, TrainSeesNoMismatch) {
     for (size_t b = 0; b < num_batches; ++b) {
       const size_t first = sequences.size() * b / num_batches;
       const size_t end = sequences.size() * (b + 1) / num_batches;
-      batches.push_back(ToBatch(std::vector<TrainingSequence>(
-          sequences.begin() + static_cast<int64_t>(first),
-          sequences.begin() + static_cast<int64_t>(end))));
+      batches.push_back(
+          ToBatch(std::vector<TrainingSequence>(sequences.begin() + static_cast<int64_t>(first),
+                                                sequences.begin() + static_cast<int64_t>(end))));
     }
     const auto stats = MakeTrainer(store.get(), options)->Train(batches);
     ASSERT_TRUE(stats.ok()) << stats.status();
