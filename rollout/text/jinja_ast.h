@@ -96,14 +96,20 @@ struct CallNode {
   ExpressionPtr callee;
   ArgumentNodes arguments;
 };
+// A name that is not known is an error when parsed, but inside an `if` (builtin null) only when it
+// is reached, as in jinja2.
+struct BuiltinName {
+  const Builtin* builtin;
+  std::string name;
+};
 struct FilterNode {
   ExpressionPtr input;
-  const Builtin* filter;
+  BuiltinName filter;
   ArgumentNodes arguments;
 };
 struct TestNode {
   ExpressionPtr input;
-  const Builtin* test;
+  BuiltinName test;
   ArgumentNodes arguments;
   bool negated;
 };
@@ -149,7 +155,7 @@ struct SetNode {
 struct SetBlockNode {
   Target target;
   Block body;
-  std::vector<std::pair<const Builtin*, ArgumentNodes>> filters;
+  std::vector<std::pair<BuiltinName, ArgumentNodes>> filters;
 };
 struct Macro {
   std::string label;

@@ -33,8 +33,13 @@ const Builtin* FindMethod(const Value& object, std::string_view name) {
   return nullptr;
 }
 
-std::string FilterNames() { return NamesOf(Filters()); }
-std::string TestNames() { return NamesOf(Tests()); }
+std::string NoSuchFilter(std::string_view name) {
+  return fmt::format("there is no filter '{}'; known are {}", name, NamesOf(Filters()));
+}
+
+std::string NoSuchTest(std::string_view name) {
+  return fmt::format("there is no test '{}'; known are {}", name, NamesOf(Tests()));
+}
 
 absl::StatusOr<std::vector<const Value*>> Bind(const Arguments& arguments,
                                                std::initializer_list<std::string_view> parameters,

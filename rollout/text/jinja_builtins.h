@@ -41,8 +41,9 @@ const Builtin* FindGlobal(std::string_view name);
 // Of a text or a mapping; null where there is none.
 const Builtin* FindMethod(const Value& object, std::string_view name);
 
-std::string FilterNames();  // "default, first, ...", for messages
-std::string TestNames();
+// "there is no filter 'x'; known are default, first, ...".
+std::string NoSuchFilter(std::string_view name);
+std::string NoSuchTest(std::string_view name);
 
 // Arguments in the order of the parameters, null where one was not given; an error for one too
 // many, an unknown name, one given twice, or fewer than `required`.

@@ -216,7 +216,7 @@ Evaluator::Executed Evaluator::Execute(const SetBlockNode& node, Position positi
     value = Value::Of(std::move(text));
     for (const auto& [filter, nodes] : node.filters) {
       ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(nodes));
-      ASSIGN_OR_RETURN(value, CallBuiltin(*filter, "filter", value, arguments, position));
+      ASSIGN_OR_RETURN(value, ApplyFilter(filter, value, arguments, position));
     }
   }
   RETURN_IF_ERROR(Assign(node.target, std::move(value)));

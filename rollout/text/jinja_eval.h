@@ -93,6 +93,8 @@ class Evaluator {
   Result Evaluate(const FilterNode& node, Position position);
   Result Evaluate(const TestNode& node, Position position);
   absl::StatusOr<Arguments> EvaluateArguments(const ArgumentNodes& nodes);
+  Result ApplyFilter(const BuiltinName& filter, const Value& input, const Arguments& arguments,
+                     Position position);
   // The built-in with the place and `label` before its errors.
   Result CallBuiltin(const Builtin& builtin, std::string_view kind, const Value& input,
                      const Arguments& arguments, Position position);

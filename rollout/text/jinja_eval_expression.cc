@@ -156,13 +156,23 @@ Evaluator::Result Evaluator::Evaluate(const CallNode& node, Position position) {
 Evaluator::Result Evaluator::Evaluate(const FilterNode& node, Position position) {
   ASSIGN_OR_RETURN(const Value input, Evaluate(*node.input));
   ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(node.arguments));
-  return CallBuiltin(*node.filter, "filter", input, arguments, position);
+  return ApplyFilter(node.filter, input, arguments, position);
+}
+
+Evaluator::Result Evaluator::ApplyFilter(const BuiltinName& filter, const Value& input,
+                                         const Arguments& arguments, Position position) {
+  if (filter.builtin == nullptr) return At(position, InvalidInput("{}", NoSuchFilter(filter.name)));
+  return CallBuiltin(*filter.builtin, "filter", input, arguments, position);
 }
 
 Evaluator::Result Evaluator::Evaluate(const TestNode& node, Position position) {
   ASSIGN_OR_RETURN(const Value input, Evaluate(*node.input));
   ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(node.arguments));
-  ASSIGN_OR_RETURN(const Value holds, CallBuiltin(*node.test, "test", input, arguments, position));
+  if (node.test.builtin == nullptr) {
+    return At(position, InvalidInput("{}", NoSuchTest(node.test.name)));
+  }
+  ASSIGN_OR_RETURN(const Value holds,
+                   CallBuiltin(*node.test.builtin, "test", input, arguments, position));
   return Value::Of(IsTrue(holds) != node.negated);
 }
 

@@ -223,8 +223,7 @@ Result Select(Runtime& runtime, const Value& input, const Arguments& arguments, 
   if (arguments.positional.size() > skip) {
     ASSIGN_OR_RETURN(const std::string_view name, AsText(arguments.positional[skip], "the test"));
     test = FindTest(name);
-    if (test == nullptr)
-      return InvalidInput("there is no test '{}'; known are {}", name, TestNames());
+    if (test == nullptr) return InvalidInput("{}", NoSuchTest(name));
   }
   const Arguments rest = Rest(arguments, skip + 1);
   ASSIGN_OR_RETURN(const auto items, Iterate(input, runtime.budget));
@@ -262,8 +261,7 @@ Result MapElement(Runtime& runtime, const Value& item, const Arguments& argument
   }
   ASSIGN_OR_RETURN(const std::string_view name, AsText(arguments.positional[0], "the filter"));
   const Builtin* filter = FindFilter(name);
-  if (filter == nullptr)
-    return InvalidInput("there is no filter '{}'; known are {}", name, FilterNames());
+  if (filter == nullptr) return InvalidInput("{}", NoSuchFilter(name));
   return filter->function(runtime, item, Rest(arguments, 1));
 }
 

@@ -120,12 +120,16 @@ class Parser {
     do {
       ASSIGN_OR_RETURN(ExpressionPtr test, expressions_.ParseTuple(false));
       RETURN_IF_ERROR(EndOfTag());
+      expressions_.EnterIf();
       ASSIGN_OR_RETURN(Block body, ParseBlock({"elif", "else", "endif"}, "if"));
+      expressions_.LeaveIf();
       node.branches.emplace_back(std::move(test), std::move(body));
     } while (SkipTagName("elif"));
     if (SkipTagName("else")) {
       RETURN_IF_ERROR(EndOfTag());
+      expressions_.EnterIf();
       ASSIGN_OR_RETURN(node.otherwise, ParseBlock({"endif"}, "if"));
+      expressions_.LeaveIf();
     }
     RETURN_IF_ERROR(CloseTag("endif"));
     return Statement{position, std::move(node)};

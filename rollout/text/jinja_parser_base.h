@@ -21,7 +21,7 @@ class ExpressionParser {
   absl::StatusOr<ExpressionPtr> ParseTuple(bool with_condition, bool in_parentheses = false);
   absl::StatusOr<ExpressionPtr> ParseExpression(bool with_condition = true);
   // `| name(arguments)` once the bar is taken: the filter and its arguments.
-  absl::StatusOr<std::pair<const Builtin*, ArgumentNodes>> ParseFilterName();
+  absl::StatusOr<std::pair<BuiltinName, ArgumentNodes>> ParseFilterName();
 
   const Token& Current() const { return tokens_[at_]; }
   const Token& Next() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
@@ -34,6 +34,10 @@ class ExpressionParser {
   absl::Status ExpectOperator(std::string_view op);
   absl::StatusOr<Token> ExpectName(std::string_view what);
   absl::Status Expect(TokenType type, std::string_view shown);
+
+  // Between these, unknown filters and tests are left for the rendering to find.
+  void EnterIf() { ++ifs_; }
+  void LeaveIf() { --ifs_; }
 
   int NameNumber(const std::string& name);
   // "expected X, found the name 'y'" at the current token.
@@ -97,6 +101,7 @@ class ExpressionParser {
   std::unordered_map<std::string, int> numbers_;
   size_t at_ = 0;
   int nesting_ = 0;
+  int ifs_ = 0;  // if blocks around
 };
 
 }  // namespace orrery::rollout::jinja

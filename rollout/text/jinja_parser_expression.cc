@@ -405,7 +405,7 @@ ExpressionParser::Parsed ExpressionParser::ParseFiltersAndTests(ExpressionPtr in
     const Position position = Current().position;
     if (SkipOperator("|")) {
       ASSIGN_OR_RETURN(auto filter, ParseFilterName());
-      ASSIGN_OR_RETURN(input, Make(position, FilterNode{std::move(input), filter.first,
+      ASSIGN_OR_RETURN(input, Make(position, FilterNode{std::move(input), std::move(filter.first),
                                                         std::move(filter.second)}));
     } else if (AtName("is")) {
       ASSIGN_OR_RETURN(input, ParseTest(std::move(input)));
@@ -488,18 +488,15 @@ absl::StatusOr<ArgumentNodes> ExpressionParser::ParseArguments() {
   return arguments;
 }
 
-absl::StatusOr<std::pair<const Builtin*, ArgumentNodes>> ExpressionParser::ParseFilterName() {
+absl::StatusOr<std::pair<BuiltinName, ArgumentNodes>> ExpressionParser::ParseFilterName() {
   ASSIGN_OR_RETURN(const Token name, ExpectName("the name of a filter"));
   const Builtin* filter = FindFilter(name.text);
-  if (filter == nullptr) {
-    return ErrorAt(name.position,
-                   fmt::format("there is no filter '{}'; known are {}", name.text, FilterNames()));
-  }
+  if (filter == nullptr && ifs_ == 0) return ErrorAt(name.position, NoSuchFilter(name.text));
   ArgumentNodes arguments;
   if (AtOperator("(")) {
     ASSIGN_OR_RETURN(arguments, ParseArguments());
   }
-  return std::make_pair(filter, std::move(arguments));
+  return std::make_pair(BuiltinName{filter, name.text}, std::move(arguments));
 }
 
 ExpressionParser::Parsed ExpressionParser::ParseTest(ExpressionPtr input) {
@@ -507,13 +504,11 @@ ExpressionParser::Parsed ExpressionParser::ParseTest(ExpressionPtr input) {
   const bool negated = SkipName("not");
   ASSIGN_OR_RETURN(const Token name, ExpectName("the name of a test"));
   const Builtin* test = FindTest(name.text);
-  if (test == nullptr) {
-    return ErrorAt(name.position,
-                   fmt::format("there is no test '{}'; known are {}", name.text, TestNames()));
-  }
+  if (test == nullptr && ifs_ == 0) return ErrorAt(name.position, NoSuchTest(name.text));
   if (AtName("is")) return ErrorAt(Current().position, "tests cannot be chained with 'is'");
   ASSIGN_OR_RETURN(ArgumentNodes arguments, ParseTestArguments());
-  return Make(name.position, TestNode{std::move(input), test, std::move(arguments), negated});
+  return Make(name.position, TestNode{std::move(input), BuiltinName{test, name.text},
+                                      std::move(arguments), negated});
 }
 
 bool ExpressionParser::AtTestArgument() const {
