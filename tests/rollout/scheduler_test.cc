@@ -33,7 +33,10 @@ class Driver {
  public:
   // stop_seed: responses stop now and then before their limit; 0: never.
   Driver(int64_t num_blocks, const SchedulerLimits& limits, uint64_t stop_seed = 0)
-      : limits_(limits), stop_seed_(stop_seed), cache_(SmallSpec(), num_blocks), scheduler_(&cache_, limits) {}
+      : limits_(limits),
+        stop_seed_(stop_seed),
+        cache_(SmallSpec(), num_blocks),
+        scheduler_(&cache_, limits) {}
 
   absl::Status Add(GenerationRequest request) {
     if (absl::Status s = scheduler_.Admit(request); !s.ok()) return s;
@@ -226,8 +229,7 @@ TEST(SchedulerTest, RandomLoadsEndAndGiveAllBlocksBack) {
     limits.max_positions = pick(40, 120);
     Driver driver(pick(4, 20), limits, seed % 3);
     for (int64_t requests = pick(1, 12); requests > 0; --requests) {
-      (void)driver.Add(
-          MakeRequest(pick(1, 60), static_cast<size_t>(pick(1, 6)), pick(1, 70)));
+      (void)driver.Add(MakeRequest(pick(1, 60), static_cast<size_t>(pick(1, 6)), pick(1, 70)));
       for (int64_t s = pick(0, 8); s > 0 && !driver.scheduler().empty(); --s) {
         ASSERT_NO_FATAL_FAILURE(driver.Step()) << "seed " << seed;
       }

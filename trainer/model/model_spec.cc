@@ -3,6 +3,7 @@
 #include <rapidjson/document.h>
 #include <rapidjson/error/en.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
@@ -53,6 +54,11 @@ class Reader {
     }
     return value->GetDouble();
   }
+  double Positive(const char* key, std::optional<double> fallback) {
+    const double value = Number(key, fallback);
+    if (value <= 0) Fail(InvalidInput("{}: \"{}\" is {}, must be above 0", place_, key, value));
+    return value;
+  }
   bool Bool(const char* key, bool fallback) {
     const Value* value = Find(key);
     if (value == nullptr) return fallback;
@@ -90,25 +96,37 @@ absl::StatusOr<rapidjson::Document> ParseObject(std::string_view json, std::stri
   return document;
 }
 
-std::vector<int32_t> TokenIds(const Value* value) {
+// One integer or a list of them, none below 0.
+std::vector<int32_t> Ids(Reader& reader, const char* key) {
+  const Value* value = reader.Find(key);
   std::vector<int32_t> ids;
   if (value == nullptr) return ids;
-  if (value->IsInt()) ids.push_back(value->GetInt());
-  if (value->IsArray()) {
-    for (const Value& id : value->GetArray()) {
-      if (id.IsInt()) ids.push_back(id.GetInt());
+  const auto add = [&](const Value& id) {
+    if (!id.IsInt() || id.GetInt() < 0) {
+      return reader.Fail(InvalidInput("{}: \"{}\" must be an integer or a list of integers, none "
+                                      "below 0", reader.place(), key));
     }
+    ids.push_back(id.GetInt());
+  };
+  if (!value->IsArray()) {
+    add(*value);
+    return ids;
   }
+  for (const Value& id : value->GetArray()) add(id);
   return ids;
 }
 
 // Llama 3's frequency scaling (transformers, rope type "llama3"): low frequencies are divided by
 // factor, high ones kept, with a smooth passage between.
 void ScaleLlama3(Reader& rope, std::vector<float>* inv_freq) {
-  const double factor = rope.Number("factor", std::nullopt);
-  const double low = rope.Number("low_freq_factor", std::nullopt);
-  const double high = rope.Number("high_freq_factor", std::nullopt);
-  const double old_context = rope.Number("original_max_position_embeddings", std::nullopt);
+  const double factor = rope.Positive("factor", std::nullopt);
+  const double low = rope.Positive("low_freq_factor", std::nullopt);
+  const double high = rope.Positive("high_freq_factor", std::nullopt);
+  const double old_context = rope.Positive("original_max_position_embeddings", std::nullopt);
+  if (high <= low) {
+    rope.Fail(InvalidInput("{}: \"high_freq_factor\" {} must be above \"low_freq_factor\" {}",
+                           rope.place(), high, low));
+  }
   if (!rope.status().ok()) return;
   for (float& f : *inv_freq) {
     const double wavelength = 2 * std::numbers::pi / f;
@@ -128,12 +146,12 @@ void ReadRope(Reader& config, ModelSpec* spec) {
   if (scaling != nullptr && !scaling->IsObject()) {
     return config.Fail(InvalidInput("{}: \"rope_scaling\" must be an object", config.place()));
   }
-  double theta = config.Number("rope_theta", 10000.0);
+  double theta = config.Positive("rope_theta", 10000.0);
   std::string type = "default";
   const Value empty(rapidjson::kObjectType);
   Reader rope(scaling != nullptr ? *scaling : empty, config.place() + " (rope)");
   if (scaling != nullptr) {
-    theta = rope.Number("rope_theta", theta);
+    theta = rope.Positive("rope_theta", theta);
     type = rope.Text("rope_type", rope.Text("type", "default"));
   }
   const int64_t half = spec->heads.head_dim / 2;
@@ -142,7 +160,7 @@ void ReadRope(Reader& config, ModelSpec* spec) {
     spec->rope_inv_freq.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
   }
   if (type == "linear") {
-    const double factor = rope.Number("factor", std::nullopt);
+    const double factor = rope.Positive("factor", std::nullopt);
     for (float& f : spec->rope_inv_freq) f = static_cast<float>(f / factor);
   } else if (type == "llama3") {
     ScaleLlama3(rope, &spec->rope_inv_freq);
@@ -167,18 +185,14 @@ void ReadExperts(Reader& config, ModelSpec* spec) {
   // transformers 5 writes num_local_experts.
   const char* key = config.Find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
   spec->num_experts = config.Int(key, std::nullopt, 1, 4096);
-  spec->experts_per_token = config.Int("num_experts_per_tok", 8, 1, spec->num_experts);
+  spec->experts_per_token =
+      config.Int("num_experts_per_tok", std::min<int64_t>(8, spec->num_experts), 1, spec->num_experts);
   spec->expert_width = config.Int("moe_intermediate_size", 768, 1, kMaxSize);
   spec->normalise_top_k = config.Bool("norm_topk_prob", false);
   const int64_t step = config.Int("decoder_sparse_step", 1, 1, kMaxSize);
   for (int64_t i = 0; i < spec->num_layers; ++i) spec->is_moe_layer[i] = (i + 1) % step == 0;
-  if (const Value* dense = config.Find("mlp_only_layers"); dense != nullptr) {
-    if (!dense->IsArray()) {
-      return config.Fail(InvalidInput("{}: \"mlp_only_layers\" must be a list", config.place()));
-    }
-    for (const int32_t layer : TokenIds(dense)) {
-      if (layer >= 0 && layer < spec->num_layers) spec->is_moe_layer[layer] = 0;
-    }
+  for (const int32_t layer : Ids(config, "mlp_only_layers")) {
+    if (layer < spec->num_layers) spec->is_moe_layer[layer] = 0;
   }
 }
 
@@ -192,9 +206,9 @@ void ReadShapes(Reader& config, ModelSpec* spec) {
       config.Int("num_key_value_heads", spec->heads.num_heads, 1, spec->heads.num_heads);
   spec->heads.head_dim =
       config.Int("head_dim", spec->hidden_size / spec->heads.num_heads, 0, 65536);
-  spec->max_positions = config.Int("max_position_embeddings", 2048, 1, int64_t{1} << 40);
-  spec->rms_norm_eps = static_cast<float>(config.Number("rms_norm_eps", 1e-6));
-  spec->initializer_range = static_cast<float>(config.Number("initializer_range", 0.02));
+  spec->max_positions = config.Int("max_position_embeddings", 2048, 1, kMaxSize);
+  spec->rms_norm_eps = static_cast<float>(config.Positive("rms_norm_eps", 1e-6));
+  spec->initializer_range = static_cast<float>(config.Positive("initializer_range", 0.02));
   if (!config.status().ok()) return;
   if (spec->heads.head_dim <= 0 || spec->heads.head_dim % 2 != 0) {
     config.Fail(InvalidInput("{}: \"head_dim\" {} must be even and positive", config.place(),
@@ -246,10 +260,11 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::stri
   ReadRope(config, &spec);
   ReadVariants(config, &spec);
   RETURN_IF_ERROR(config.status());
-  spec.eos_token_ids = TokenIds(config.Find("eos_token_id"));
-  if (const std::vector<int32_t> bos = TokenIds(config.Find("bos_token_id")); !bos.empty()) {
+  spec.eos_token_ids = Ids(config, "eos_token_id");
+  if (const std::vector<int32_t> bos = Ids(config, "bos_token_id"); !bos.empty()) {
     spec.bos_token_id = bos[0];
   }
+  RETURN_IF_ERROR(config.status());
   return spec;
 }
 
@@ -261,8 +276,9 @@ absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& folder) {
   if (std::filesystem::exists(generation)) {
     ASSIGN_OR_RETURN(const std::string generation_text, ReadFile(generation));
     ASSIGN_OR_RETURN(const rapidjson::Document document, ParseObject(generation_text, generation));
-    const Reader reader(document, generation);
-    std::vector<int32_t> ids = TokenIds(reader.Find("eos_token_id"));
+    Reader reader(document, generation);
+    std::vector<int32_t> ids = Ids(reader, "eos_token_id");
+    RETURN_IF_ERROR(reader.status());
     if (!ids.empty()) spec.eos_token_ids = std::move(ids);
   }
   return spec;

@@ -86,6 +86,21 @@ void FillNormal(std::span<float> out, double stddev, uint64_t seed) {
   }
 }
 
+bool IsMatrix(ParamKind kind) {
+  switch (kind) {
+    case ParamKind::kInputNorm:
+    case ParamKind::kQkvBias:
+    case ParamKind::kQNorm:
+    case ParamKind::kKNorm:
+    case ParamKind::kOutputBias:
+    case ParamKind::kPostNorm:
+    case ParamKind::kFinalNorm:
+      return false;
+    default:
+      return true;  // of one row too
+  }
+}
+
 }  // namespace
 
 ParamId WeightLayout::Add(ParamKind kind, int64_t layer, int64_t rows, int64_t cols,
@@ -97,7 +112,7 @@ ParamId WeightLayout::Add(ParamKind kind, int64_t layer, int64_t rows, int64_t c
   param.cols = cols;
   param.offset = num_elements;
   param.num_matrices = num_matrices;
-  param.decay = rows > 1;
+  param.decay = IsMatrix(kind);
   num_elements = Align(num_elements + param.num_elements());
   params.push_back(param);
   return static_cast<ParamId>(params.size()) - 1;

@@ -54,7 +54,7 @@ struct Param {
   bool decay = true;        // weight decay applies: matrices, not norms and biases
 
   int64_t num_elements() const { return rows * cols; }
-  bool is_vector() const { return rows == 1 && !decay; }
+  bool is_vector() const { return !decay; }
 };
 
 // A tensor of a Hugging Face checkpoint: rows [row, row + rows) of a parameter.
