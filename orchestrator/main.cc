@@ -153,6 +153,10 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+      std::fprintf(stderr, "orrery: there is no command '%s'; `orrery --help` names them\n", argv[1]);
+      return kUsageCode;
+    }
     return app.exit(error) == 0 ? 0 : kUsageCode;
   }
   return ExitCode(line.chosen());

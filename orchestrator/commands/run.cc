@@ -26,9 +26,8 @@ absl::StatusOr<std::function<void(std::vector<EpisodeGroup>*)>> MakeAdvantages(
 }
 
 absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDirectory& directory,
-                             LoopState state, const std::string& checkpoint) {
+                             Session* session, LoopState state, const std::string& checkpoint) {
   const std::atomic<bool>& interrupted = InterruptFlag();
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
   if (state.step == 0) {
     state.data_fingerprint = session->dataset->fingerprint();
   } else if (state.data_fingerprint != session->dataset->fingerprint()) {
@@ -74,10 +73,13 @@ absl::StatusOr<Ending> Run(const RunArguments& arguments) {
   ASSIGN_OR_RETURN(const configs::Experiment experiment,
                    configs::LoadExperiment(arguments.file, arguments.overrides));
   RETURN_IF_ERROR(configs::CheckForTraining(experiment));
+  RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
+  // The session first: a mistake in model or data leaves no folder behind.
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
   ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
                    run::RunDirectory::Create(experiment.RunDirectory(),
                                              configs::PrintExperiment(experiment)));
-  return Train(experiment, *directory, {}, {});
+  return Train(experiment, *directory, session.get(), {}, {});
 }
 
 absl::StatusOr<Ending> Resume(const std::string& path) {
@@ -104,7 +106,8 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
     // Killed before the first checkpoint: from the beginning.
     RETURN_IF_ERROR(directory->TruncateAfter(-1));
   }
-  return Train(experiment, *directory, state, checkpoint);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
+  return Train(experiment, *directory, session.get(), state, checkpoint);
 }
 
 }  // namespace orrery::commands

@@ -174,13 +174,16 @@ class Supervised {
   const int32_t stop_id_;
 };
 
-absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
-                                       run::RunDirectory& directory, LoopState state,
-                                       const std::string& checkpoint) {
-  const std::atomic<bool>& interrupted = InterruptFlag();
+absl::StatusOr<std::unique_ptr<Session>> SupervisedSession(const configs::Experiment& experiment) {
   SessionOptions options;
   options.supervised = true;
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, options));
+  return MakeSession(experiment, options);
+}
+
+absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
+                                       run::RunDirectory& directory, Session* session,
+                                       LoopState state, const std::string& checkpoint) {
+  const std::atomic<bool>& interrupted = InterruptFlag();
   if (state.step == 0) {
     state.data_fingerprint = session->dataset->fingerprint();
   } else if (state.data_fingerprint != session->dataset->fingerprint()) {
@@ -219,25 +222,29 @@ absl::StatusOr<Ending> Sft(const RunArguments& arguments) {
   ASSIGN_OR_RETURN(const configs::Experiment experiment,
                    configs::LoadExperiment(arguments.file, arguments.overrides));
   RETURN_IF_ERROR(configs::CheckForSft(experiment));
+  RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
+  // The session first: a mistake in model or data leaves no folder behind.
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
   ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
                    run::RunDirectory::Create(experiment.RunDirectory(),
                                              configs::PrintExperiment(experiment)));
   RETURN_IF_ERROR(WriteFileAtomically(SftMarker(directory->paths()), "orrery sft\n"));
-  return TrainSupervised(experiment, *directory, {}, {});
+  return TrainSupervised(experiment, *directory, session.get(), {}, {});
 }
 
 absl::StatusOr<Ending> ResumeSft(const configs::Experiment& experiment,
                                  run::RunDirectory& directory) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> latest, directory.checkpoints().Latest());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
   LoopState state;
   if (!latest) {
     RETURN_IF_ERROR(directory.TruncateAfter(-1));
-    return TrainSupervised(experiment, directory, {}, {});
+    return TrainSupervised(experiment, directory, session.get(), {}, {});
   }
   const std::string checkpoint = directory.checkpoints().Path(*latest);
   ASSIGN_OR_RETURN(state, LoadLoopState(checkpoint));
   RETURN_IF_ERROR(directory.TruncateAfter(state.step));
-  return TrainSupervised(experiment, directory, state, checkpoint);
+  return TrainSupervised(experiment, directory, session.get(), state, checkpoint);
 }
 
 }  // namespace orrery::commands

@@ -107,6 +107,14 @@ std::string RunPaths::samples_of(int64_t step) const {
 
 bool HoldsRun(const std::string& directory) { return Exists(RunPaths(directory).experiment()); }
 
+absl::Status CheckHoldsNoRun(const std::string& directory) {
+  if (!HoldsRun(directory)) return absl::OkStatus();
+  return Precondition(
+      "{0} already holds a run: continue it with `orrery resume {0}`, or give this one another "
+      "run.name",
+      directory);
+}
+
 absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names,
                    FileNames(RunPaths(run_directory).samples()));
@@ -124,12 +132,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(
   RETURN_IF_ERROR(MakeFolders(directory));
   ASSIGN_OR_RETURN(const int lock_fd, TakeLock(paths));
   std::unique_ptr<RunDirectory> run(new RunDirectory(paths, lock_fd));
-  if (HoldsRun(directory)) {
-    return Precondition(
-        "{0} already holds a run: continue it with `orrery resume {0}`, or give this one another "
-        "run.name",
-        directory);
-  }
+  RETURN_IF_ERROR(CheckHoldsNoRun(directory));
   RETURN_IF_ERROR(MakeSubfolders(paths));
   // Last, because it is what makes the folder a run.
   RETURN_IF_ERROR(WriteFileAtomically(paths.experiment(), experiment_yaml));

@@ -80,6 +80,8 @@ class RunDirectory {
 
 // Whether `directory` holds a run (has an experiment.yaml).
 bool HoldsRun(const std::string& directory);
+// The refusal of Create(), for asking before work is spent on a run that has no place.
+absl::Status CheckHoldsNoRun(const std::string& directory);
 
 // Steps that have a samples file, ascending.
 absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory);

@@ -1,0 +1,160 @@
+// Nothing is lost: interrupted, killed, refused and out-of-disk runs.
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "tests/e2e/kill_series.h"
+
+namespace orrery::e2e {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A run whose first step takes minutes.
+std::string EndlessExperiment(const TempFolder& folder, const std::string& name) {
+  const std::string path = SmallExperiment(folder, name, 2);
+  std::string text = std::regex_replace(Get(path), std::regex("prompts_per_step: 4"),
+                                        "prompts_per_step: 100000");
+  text.resize(text.find("evals:"));
+  Put(path, text);
+  return path;
+}
+
+bool HasBegun(const std::string& run) {
+  return Get(run + "/events.jsonl").find("start") != std::string::npos;
+}
+
+TEST(Resume, AfterThreeKillsTheRunIsAsIfUninterrupted) { KillSeries(/*kills=*/3, /*seed=*/1); }
+
+TEST(Resume, CtrlCEndsWithACheckpointAndTheRestIsEqual) {
+  TempFolder folder;
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "whole", 60)}).code, 0);
+  Process process(OrreryWords({"run", SmallExperiment(folder, "cut", 60), "--set",
+                               "checkpoint.every=0"}));
+  ASSERT_TRUE(Await([&] { return StepsDone(folder / "cut") > 2 || !process.Runs(); }));
+  process.Signal(SIGINT);
+  const Ended cut = process.Wait();
+  ASSERT_EQ(cut.code, 130) << cut;
+  EXPECT_THAT(cut.err, HasSubstr("again to end at once"));
+  EXPECT_LT(StepsDone(folder / "cut"), 61u);
+  EXPECT_EQ(Files(folder / "cut/checkpoints").size(), 1u);
+  const Ended rest = Orrery({"resume", folder / "cut"});
+  ASSERT_EQ(rest.code, 0) << rest;
+  ExpectSameRun(folder / "whole", folder / "cut", 60);
+}
+
+TEST(Resume, CtrlCTwiceEndsAtOnce) {
+  TempFolder folder;
+  Process process(OrreryWords({"run", EndlessExperiment(folder, "a")}));
+  ASSERT_TRUE(Await([&] { return HasBegun(folder / "a") || !process.Runs(); }));
+  process.Signal(SIGINT);
+  ASSERT_TRUE(Await([&] { return process.err().find("again") != std::string::npos; }, 30));
+  EXPECT_TRUE(process.Runs()) << "one Ctrl-C waits for the end of the step";
+  process.Signal(SIGINT);
+  const Ended ended = process.Wait(30);
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.code, 130) << ended;
+  EXPECT_EQ(StepsDone(folder / "a"), 0u);
+}
+
+TEST(Resume, AFolderWithARunIsRefusedToASecondOne) {
+  TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 1);
+  ASSERT_EQ(Orrery({"run", file}).code, 0);
+  const std::string before = Get(folder / "a/metrics.jsonl");
+  const Ended again = Orrery({"run", file});
+  EXPECT_EQ(again.code, 2) << again;
+  EXPECT_THAT(again.err, AllOf(HasSubstr("already holds a run"), HasSubstr("orrery resume")));
+  EXPECT_EQ(Get(folder / "a/metrics.jsonl"), before);
+  const Ended complete = Orrery({"resume", folder / "a"});
+  EXPECT_EQ(complete.code, 0) << complete;
+  EXPECT_THAT(complete.out, HasSubstr("complete"));
+}
+
+TEST(Resume, TwoProcessesInOneFolderAreRefused) {
+  TempFolder folder;
+  const std::string file = EndlessExperiment(folder, "a");
+  Process first(OrreryWords({"run", file}));
+  ASSERT_TRUE(Await([&] { return HasBegun(folder / "a") || !first.Runs(); }));
+  for (const Words& words : {Words{"run", file}, Words{"resume", folder / "a"}}) {
+    const Ended second = Orrery(words);
+    EXPECT_EQ(second.code, 2) << second;
+    EXPECT_THAT(second.err, HasSubstr(folder / "a"));
+  }
+  EXPECT_THAT(Orrery({"resume", folder / "a"}).err, HasSubstr("in use"));
+  EXPECT_TRUE(first.Runs());
+}
+
+// A full disk, by a limit on the size of a file: the checkpoint cannot be written.
+TEST(Resume, WithoutRoomForACheckpointTheLastOneStays) {
+  TempFolder folder;
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "whole", 40)}).code, 0);
+  Process process(OrreryWords({"run", SmallExperiment(folder, "cut", 40)}));
+  ASSERT_TRUE(Await([&] { return StepsDone(folder / "cut") > 4 || !process.Runs(); }));
+  process.Signal(SIGINT);
+  ASSERT_EQ(process.Wait().code, 130);
+  const auto checkpoints = Files(folder / "cut/checkpoints");
+  // 2 MB a file; the weights are 1.5 MB, the state of the optimizer 4.5 MB.
+  const Words limited = {"sh", "-c", "trap '' XFSZ; ulimit -f 4096; exec \"$@\"", "sh",
+                         ORRERY_BINARY, "resume", folder / "cut"};
+  const Ended full = Process(limited).Wait();
+  EXPECT_EQ(full.code, 1) << full;
+  EXPECT_THAT(full.err, AllOf(HasSubstr("checkpoint"), HasSubstr("File too large")));
+  EXPECT_EQ(Names(Files(folder / "cut/checkpoints")), Names(checkpoints));
+  const Ended rest = Orrery({"resume", folder / "cut"});
+  ASSERT_EQ(rest.code, 0) << rest;
+  ExpectSameRun(folder / "whole", folder / "cut", 40);
+}
+
+TEST(Resume, AFullDiskIsAClearError) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
+  TempFolder folder;
+  ::mkdir((folder / "disk").c_str(), 0755);
+  if (::mount("tmpfs", (folder / "disk").c_str(), "tmpfs", 0, "size=3m") != 0) {
+    GTEST_SKIP() << "no permission to mount a small file system";
+  }
+  const Ended full = Orrery({"run", SmallExperiment(folder, "a", 40), "--set",
+                             "run.directory=" + folder / "disk"});
+  EXPECT_EQ(full.code, 1) << full;
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  EXPECT_EQ(Lines(full.err).size(), 1u);
+  ::umount2((folder / "disk").c_str(), MNT_DETACH);
+}
+
+TEST(Resume, AReadOnlyFolderIsAClearError) {
+  TempFolder folder;
+  const std::string sealed = folder / "sealed";
+  ::mkdir(sealed.c_str(), 0555);
+  const bool root = ::geteuid() == 0;
+  if (root && ::mount("tmpfs", sealed.c_str(), "tmpfs", MS_RDONLY, "size=64k") != 0) {
+    GTEST_SKIP() << "root writes everywhere, and may not mount a read-only file system here";
+  }
+  const Ended ended = Orrery({"run", SmallExperiment(folder, "a", 2), "--set",
+                              "run.directory=" + sealed});
+  EXPECT_EQ(ended.code, 2) << ended;
+  EXPECT_THAT(ended.err, HasSubstr(sealed));
+  EXPECT_EQ(Lines(ended.err).size(), 1u);
+  if (root) ::umount2(sealed.c_str(), MNT_DETACH);
+}
+
+TEST(Resume, ADamagedCheckpointIsAClearError) {
+  TempFolder folder;
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "a", 4), "--set", "run.steps=3"}).code, 0);
+  const std::string yaml = Get(folder / "a/experiment.yaml");
+  Put(folder / "a/experiment.yaml", std::regex_replace(yaml, std::regex("steps: 3"), "steps: 5"));
+  for (const char* file : {"optimizer.safetensors", "model.safetensors", "loop.json"}) {
+    const std::string path = folder / ("a/checkpoints/step-3/" + std::string(file));
+    const std::string good = Get(path);
+    Put(path, good.substr(0, good.size() / 2));
+    const Ended ended = Orrery({"resume", folder / "a"});
+    EXPECT_THAT(ended.code, ::testing::AnyOf(1, 2)) << ended;
+    EXPECT_THAT(ended.err, HasSubstr(file));
+    Put(path, good);
+  }
+  const Ended rest = Orrery({"resume", folder / "a"});
+  EXPECT_EQ(rest.code, 0) << rest;
+  EXPECT_EQ(StepsDone(folder / "a"), 6u);
+}
+
+}  // namespace
+}  // namespace orrery::e2e
