@@ -25,8 +25,8 @@ struct RunConfig {
 
 // model: what is trained.
 struct ModelConfig {
-  std::string path;                // folder, or hf:ORG/NAME[@REVISION]
-  std::string dtype = "float32";   // compute and rollout weights: float32, bfloat16
+  std::string path;               // folder, or hf:ORG/NAME[@REVISION]
+  std::string dtype = "float32";  // compute and rollout weights: float32, bfloat16
   std::string initialize =
       "checkpoint";  // checkpoint, random (path then holds only config and tokenizer)
   bool operator==(const ModelConfig&) const = default;

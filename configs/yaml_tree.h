@@ -26,9 +26,9 @@ struct Place {
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  bool quoted = false;                                 // scalar: written in quotes or as a block
-  std::string tag;                                     // an explicit one, else empty
-  std::string text;                                    // scalar
+  bool quoted = false;          // scalar: written in quotes or as a block
+  std::string tag;              // an explicit one, else empty
+  std::string text;             // scalar
   std::vector<YamlNode> items;  // list; map: the values, in order
   std::vector<YamlNode> keys;   // map: the key of each item; keys may repeat
   Place place;

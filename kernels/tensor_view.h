@@ -1,9 +1,9 @@
 // TensorView: a plain, non-owning description of a matrix of a model. Kernels take views (and on a
 // GPU one stream); who owns the memory keeps it alive until the kernel is done.
 //
-// All activations of the transformer are matrices of one row a token. On the CPU they are float32 in
-// memory whatever the model's dtype; where a bfloat16 model would store bfloat16, kernels round the
-// value to it (Rounding), so the numbers are those of bfloat16 storage.
+// All activations of the transformer are matrices of one row a token. On the CPU they are float32
+// in memory whatever the model's dtype; where a bfloat16 model would store bfloat16, kernels round
+// the value to it (Rounding), so the numbers are those of bfloat16 storage.
 #pragma once
 
 #include <cstdint>

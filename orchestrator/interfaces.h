@@ -50,8 +50,8 @@ struct Generation {
 using RequestId = uint64_t;
 
 struct EngineStats {
-  int64_t prompt_tokens = 0;     // computed, after sharing
-  int64_t shared_tokens = 0;     // prompt tokens that were not computed again
+  int64_t prompt_tokens = 0;  // computed, after sharing
+  int64_t shared_tokens = 0;  // prompt tokens that were not computed again
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
@@ -59,8 +59,8 @@ struct EngineStats {
   int64_t kv_blocks = 0, peak_kv_blocks = 0;
 };
 
-// Continuous batching over token ids. Thread-safe. Results of a request depend on the request and the
-// weights alone: not on what else runs, when it came, or preemption.
+// Continuous batching over token ids. Thread-safe. Results of a request depend on the request and
+// the weights alone: not on what else runs, when it came, or preemption.
 class RolloutEngine {
  public:
   // index: which of the request's n responses. Called once for each, from the engine's thread; may
@@ -78,8 +78,8 @@ class RolloutEngine {
   virtual EngineStats stats() const = 0;
 };
 
-// The weights that a rollout engine samples from. Begin pauses sampling; a dropped transaction leaves
-// the engine refusing to sample rather than with half of the new weights.
+// The weights that a rollout engine samples from. Begin pauses sampling; a dropped transaction
+// leaves the engine refusing to sample rather than with half of the new weights.
 class WeightReceiver {
  public:
   virtual ~WeightReceiver() = default;

@@ -127,10 +127,10 @@ struct TrainingSequence {
   // it once. Length of the common beginning, 0 where nothing is shared.
   int32_t shared_prefix = 0;
   std::vector<int32_t> token_ids;
-  std::vector<uint8_t> loss_mask;        // 1: this token was sampled and is trained
-  std::vector<float> rollout_logprobs;   // 0 where loss_mask is 0
-  std::vector<float> advantages;         // per token; constant over an episode for GRPO
-  std::vector<float> reference_logprobs; // empty unless a reference model is configured
+  std::vector<uint8_t> loss_mask;         // 1: this token was sampled and is trained
+  std::vector<float> rollout_logprobs;    // 0 where loss_mask is 0
+  std::vector<float> advantages;          // per token; constant over an episode for GRPO
+  std::vector<float> reference_logprobs;  // empty unless a reference model is configured
   // Trained tokens of the whole episode (all its samples): the loss denominator they share.
   int64_t episode_tokens = 0;
 };
@@ -140,7 +140,7 @@ struct TrainingSequence {
 struct TrainingBatch {
   std::vector<TrainingSequence> sequences;
   // Denominators are global, set by the batcher over all ranks.
-  int64_t num_episodes = 0;        // incl. filtered ones where the aggregation says so
+  int64_t num_episodes = 0;  // incl. filtered ones where the aggregation says so
   int64_t num_trained_tokens = 0;
 };
 
@@ -150,8 +150,8 @@ struct TrainStats {
   double pg_loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  double entropy = 0;    // mean over trained tokens, nats
-  double ppo_kl = 0;     // mean of old - new
+  double entropy = 0;  // mean over trained tokens, nats
+  double ppo_kl = 0;   // mean of old - new
   double pg_clipfrac = 0;
   double kl_loss = 0;
   // Sampler against the trainer's own forward at the sampling weights, before the first optimizer

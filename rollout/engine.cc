@@ -97,8 +97,8 @@ absl::Status Engine::BeginUpdate(PolicyVersion version) {
 
 absl::Status Engine::Commit(PolicyVersion version) {
   if (weights_.in_update() || weights_.version() != version) {
-    return Precondition("weights of version {} were announced, the store holds version {}{}", version,
-                        weights_.version(), weights_.in_update() ? ", half written" : "");
+    return Precondition("weights of version {} were announced, the store holds version {}{}",
+                        version, weights_.version(), weights_.in_update() ? ", half written" : "");
   }
   {
     std::lock_guard lock(mutex_);
@@ -172,8 +172,10 @@ absl::Status Engine::Admit(const GenerationRequest& request) const {
   const int64_t vocabulary = weights_.spec().vocab_size;
   for (const int32_t id : request.prompt_ids) {
     if (id < 0 || id >= vocabulary) {
-      return InvalidInput("the prompt has token id {}, the model a vocabulary of {}: the tokenizer "
-                          "belongs to another model", id, vocabulary);
+      return InvalidInput(
+          "the prompt has token id {}, the model a vocabulary of {}: the tokenizer "
+          "belongs to another model",
+          id, vocabulary);
     }
   }
   if (!request.sampling.stop.empty() && codec_ == nullptr) {
@@ -217,8 +219,8 @@ void Engine::RunPass() {
       if (w.response == nullptr) {
         stats_.prompt_tokens += w.count;
         if (w.samples) {
-          stats_.shared_tokens += w.request->prompt_size() *
-                                  (static_cast<int64_t>(w.request->responses.size()) - 1);
+          stats_.shared_tokens +=
+              w.request->prompt_size() * (static_cast<int64_t>(w.request->responses.size()) - 1);
         }
       }
     }
@@ -293,8 +295,8 @@ void Engine::RunShard(Shard* shard, InferenceOps* ops) const {
     if (w.samples) sampling.push_back(&w);
   }
   shard->results.resize(sampling.size());
-  // With one shard for all threads the rows are sampled in parallel; inside of one of many this runs
-  // in order.
+  // With one shard for all threads the rows are sampled in parallel; inside of one of many this
+  // runs in order.
   kernels::ParallelFor(static_cast<int64_t>(sampling.size()), [&](int64_t i) {
     static thread_local std::vector<float> scratch;
     const Work& w = *sampling[i];
@@ -340,11 +342,12 @@ void Engine::Take(const Work& work, Response* response, const SampleResult& resu
   g.entropy_sum += result.entropy;
   const int64_t n = static_cast<int64_t>(g.token_ids.size());
   const bool may_stop = n >= sampling.min_new_tokens;
-  if (may_stop && (Contains(sampling.stop_token_ids, result.token_id) ||
-                   HitsStopString(*request, *response))) {
+  if (may_stop &&
+      (Contains(sampling.stop_token_ids, result.token_id) || HitsStopString(*request, *response))) {
     return FinishResponse(request, response, FinishReason::kStop);
   }
-  if (n >= sampling.max_new_tokens || request->num_known(*response) >= options_.scheduler.max_positions) {
+  if (n >= sampling.max_new_tokens ||
+      request->num_known(*response) >= options_.scheduler.max_positions) {
     FinishResponse(request, response, FinishReason::kLength);
   }
 }

@@ -1,9 +1,10 @@
-// The embedded rollout engine on the CPU: one thread that schedules, runs the forward pass, samples and
-// delivers. It samples from a WeightStore that a trainer may write between BeginUpdate and Commit.
+// The embedded rollout engine on the CPU: one thread that schedules, runs the forward pass, samples
+// and delivers. It samples from a WeightStore that a trainer may write between BeginUpdate and
+// Commit.
 //
-// A pass is cut into shards of rows. With a small model each shard runs the whole forward pass on one
-// thread (one meeting point a pass); a large model runs one shard whose operators use all threads.
-// Neither changes a bit of any result.
+// A pass is cut into shards of rows. With a small model each shard runs the whole forward pass on
+// one thread (one meeting point a pass); a large model runs one shard whose operators use all
+// threads. Neither changes a bit of any result.
 #pragma once
 
 #include <condition_variable>
@@ -14,9 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/sampler/sampler.h"
 #include "orchestrator/interfaces.h"
 #include "rollout/inference_ops.h"
-#include "kernels/sampler/sampler.h"
 #include "rollout/scheduler.h"
 
 namespace orrery::rollout {
@@ -58,7 +59,7 @@ class Engine : public RolloutEngine, public WeightReceiver {
     std::vector<Work> work;
     std::vector<int32_t> token_ids, positions, slots;
     std::vector<kernels::SequenceSpan> spans;
-    std::vector<int32_t> logit_rows;  // one a sampling Work
+    std::vector<int32_t> logit_rows;                          // one a sampling Work
     std::vector<std::vector<kernels::SampleResult>> results;  // one a sampling Work; prompts: n
     std::vector<float> scratch;
   };

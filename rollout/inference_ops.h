@@ -1,6 +1,6 @@
 // The rollout's executor on the CPU: no gradients, keys and values in the paged cache, and a small
-// set of buffers that every layer uses again. One thread at a time; several may run on one WeightStore
-// and one KvCache as long as their batches write different slots.
+// set of buffers that every layer uses again. One thread at a time; several may run on one
+// WeightStore and one KvCache as long as their batches write different slots.
 #pragma once
 
 #include <map>
@@ -37,8 +37,20 @@ class InferenceOps : public model::Ops {
 
  private:
   // What a buffer is for; each is valid until the same role is written again.
-  enum Role { kResidual, kNormed, kQkv, kAttended, kProjected, kGateUp, kActivated, kMlp, kRouter,
-              kGathered, kLogits, kNumRoles };
+  enum Role {
+    kResidual,
+    kNormed,
+    kQkv,
+    kAttended,
+    kProjected,
+    kGateUp,
+    kActivated,
+    kMlp,
+    kRouter,
+    kGathered,
+    kLogits,
+    kNumRoles
+  };
   model::Value Buffer(Role role, int64_t rows, int64_t cols);
 
   const model::WeightStore& weights_;

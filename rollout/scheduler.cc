@@ -24,17 +24,20 @@ absl::Status Scheduler::Admit(const GenerationRequest& request) const {
                         request.sampling.max_new_tokens);
   }
   if (prompt >= limits_.max_positions) {
-    return InvalidInput("the prompt has {} tokens, the model's context {}: shorten it or leave it out "
-                        "(data.overlong_prompts: skip)", prompt, limits_.max_positions);
+    return InvalidInput(
+        "the prompt has {} tokens, the model's context {}: shorten it or leave it out "
+        "(data.overlong_prompts: skip)",
+        prompt, limits_.max_positions);
   }
   const int64_t longest =
       prompt + std::min(request.sampling.max_new_tokens, limits_.max_positions - prompt);
   // The prompt's last block exists twice: the prompt's own and the response's copy.
   const int64_t blocks = BlocksFor(longest) + 1;
   if (blocks > cache_.num_blocks()) {
-    return Exhausted("one response may need {} tokens of KV cache, which holds {}: raise "
-                     "rollout.kv_tokens or lower sampling.max_new_tokens",
-                     blocks * kBlockTokens, cache_.num_blocks() * kBlockTokens);
+    return Exhausted(
+        "one response may need {} tokens of KV cache, which holds {}: raise "
+        "rollout.kv_tokens or lower sampling.max_new_tokens",
+        blocks * kBlockTokens, cache_.num_blocks() * kBlockTokens);
   }
   return absl::OkStatus();
 }
@@ -82,8 +85,8 @@ bool Scheduler::Fork(Request* request, Response* response, Copies* copies) {
   }
   for (int64_t i = 0; i < wanted; ++i) response->blocks.push_back(cache_.Allocate());
   if (tail > 0) {
-    copies->push_back({request->prompt_blocks[full], response->blocks[full],
-                       static_cast<int32_t>(tail)});
+    copies->push_back(
+        {request->prompt_blocks[full], response->blocks[full], static_cast<int32_t>(tail)});
   }
   response->num_computed = request->prompt_size();
   response->running = true;

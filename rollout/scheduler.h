@@ -24,9 +24,9 @@
 namespace orrery::rollout {
 
 struct SchedulerLimits {
-  int64_t max_running = 256;         // responses with blocks
+  int64_t max_running = 256;           // responses with blocks
   int64_t prefill_chunk_tokens = 512;  // prompt tokens (and recomputed ones) a step
-  int64_t max_positions = 0;         // of the model
+  int64_t max_positions = 0;           // of the model
 };
 
 struct Response {
@@ -65,7 +65,8 @@ struct Work {
   Response* response = nullptr;  // null: the prompt
   int64_t first_position = 0;
   int64_t count = 0;
-  bool samples = false;  // the last position's logits give a token (of a prompt: every response's first)
+  bool samples =
+      false;  // the last position's logits give a token (of a prompt: every response's first)
 
   std::span<const int32_t> blocks() const {
     return response != nullptr ? response->blocks : request->prompt_blocks;

@@ -1,5 +1,5 @@
-// Memory for the activations and gradients of one micro-batch: handed out in order, taken back all at
-// once. Blocks are kept between uses, so a step after the first allocates nothing. One thread.
+// Memory for the activations and gradients of one micro-batch: handed out in order, taken back all
+// at once. Blocks are kept between uses, so a step after the first allocates nothing. One thread.
 #pragma once
 
 #include <algorithm>

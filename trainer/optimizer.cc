@@ -100,8 +100,10 @@ absl::Status AdamW::Load(const std::string& folder) {
   const auto load = [&](const char* name, std::vector<float>* to) -> absl::Status {
     const model::FileTensor* tensor = file->Find(name);
     if (tensor == nullptr || tensor->num_elements() != static_cast<int64_t>(to->size())) {
-      return InvalidInput("{}: \"{}\" is missing or not of {} elements: the checkpoint belongs to "
-                          "another model", path, name, to->size());
+      return InvalidInput(
+          "{}: \"{}\" is missing or not of {} elements: the checkpoint belongs to "
+          "another model",
+          path, name, to->size());
     }
     return model::ToFloat32(*tensor, *to);
   };

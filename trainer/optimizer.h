@@ -3,9 +3,9 @@
 //   g *= min(1, clip / (||g|| + 1e-6));  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr * wd * w  (matrices only);   w -= lr * mhat / (sqrt(vhat) + eps)
 //
-// The step itself is LibTorch's fused AdamW, run on pieces of the flat buffers by our threads (its own
-// would spin on cores that the rollout needs). Pieces are cut by size, so a step is bitwise the same
-// with any number of threads. The norm is a sum in double over the same pieces, in order.
+// The step itself is LibTorch's fused AdamW, run on pieces of the flat buffers by our threads (its
+// own would spin on cores that the rollout needs). Pieces are cut by size, so a step is bitwise the
+// same with any number of threads. The norm is a sum in double over the same pieces, in order.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Cuts training sequences into micro-batches of packed tokens. Sequences of one group that begin with
-// the same prompt share its tokens: they are computed once, and the others' attention reads their keys
-// and values. Packing changes no log-prob and no gradient beyond rounding of sums.
+// Cuts training sequences into micro-batches of packed tokens. Sequences of one group that begin
+// with the same prompt share its tokens: they are computed once, and the others' attention reads
+// their keys and values. Packing changes no log-prob and no gradient beyond rounding of sums.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,19 @@ struct MicroBatch {
   std::vector<kernels::KvCopy> copies;
   int64_t num_blocks = 0;
 
-  // Trained tokens, by sequence: those of sequences[i] are [target_offsets[i], target_offsets[i+1]).
-  std::vector<size_t> sequences;         // indices into the packed span
+  // Trained tokens, by sequence: those of sequences[i] are [target_offsets[i],
+  // target_offsets[i+1]).
+  std::vector<size_t> sequences;  // indices into the packed span
   std::vector<Target> targets;
-  std::vector<int32_t> target_positions; // index of the token in its sequence
+  std::vector<int32_t> target_positions;  // index of the token in its sequence
   std::vector<size_t> target_offsets;
 
   model::Batch batch() const;
 };
 
-// Greedy in the given order: a micro-batch closes before it would pass max_tokens (a longer sequence
-// gets one to itself). Depends on the sequences alone. REQUIRES: every sequence has two tokens or
-// more, and its first token is not trained.
+// Greedy in the given order: a micro-batch closes before it would pass max_tokens (a longer
+// sequence gets one to itself). Depends on the sequences alone. REQUIRES: every sequence has two
+// tokens or more, and its first token is not trained.
 std::vector<MicroBatch> Pack(std::span<const TrainingSequence> sequences, int64_t max_tokens,
                              bool share_prefix);
 

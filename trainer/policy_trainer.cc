@@ -18,16 +18,17 @@ constexpr int64_t kSmallModelBytes = 8 << 20;
 
 // What a checkpoint folder takes over from the model it started from.
 constexpr const char* kModelFiles[] = {
-    "config.json",           "generation_config.json", "tokenizer.json",   "tokenizer_config.json",
-    "special_tokens_map.json", "chat_template.jinja",  "added_tokens.json"};
+    "config.json",           "generation_config.json",  "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "added_tokens.json"};
 
 double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
 absl::Status NameSequence(const absl::Status& status, const TrainingSequence& sequence) {
-  return Annotate(status, fmt::format("episode {} of group {}", sequence.episode_id,
-                                      sequence.group_id));
+  return Annotate(status,
+                  fmt::format("episode {} of group {}", sequence.episode_id, sequence.group_id));
 }
 
 // Values of one sequence's trained tokens, in order.
@@ -46,8 +47,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(
     const PolicyTrainerOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<PolicyLoss> loss, MakePolicyLoss(options.loss));
   RETURN_IF_ERROR(CheckSchedule(options.schedule));
-  const bool needs_reference =
-      options.loss.uses_reference() || options.reward_kl != KlKind::kNone;
+  const bool needs_reference = options.loss.uses_reference() || options.reward_kl != KlKind::kNone;
   if (needs_reference && reference == nullptr) {
     return InvalidInput("a KL to the reference needs reference weights");
   }
@@ -188,8 +188,7 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
   const model::Value hidden = model::Forward(store_.spec(), store_.layout(), packed, *ops);
   const size_t n = micro.targets.size();
   std::vector<float> logps(n), entropies(n), dlogps(n), dentropies(n);
-  const int64_t bad = ops->Logprobs(hidden, micro.targets, inverse_temperature(), logps,
-                                    entropies);
+  const int64_t bad = ops->Logprobs(hidden, micro.targets, inverse_temperature(), logps, entropies);
   LossDenominators denominators;
   denominators.num_episodes = batch.num_episodes;
   denominators.num_trained_tokens = batch.num_trained_tokens;
@@ -223,14 +222,15 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
     view.mask = mask;
     view.episode_tokens = sequence.episode_tokens;
     if (!rollout.empty()) {
-      if (absl::Status s = AddMismatch(view.old_logp, rollout, mask, sequence.episode_tokens,
-                                       &sums->mismatch);
+      if (absl::Status s =
+              AddMismatch(view.old_logp, rollout, mask, sequence.episode_tokens, &sums->mismatch);
           !s.ok()) {
         return NameSequence(s, sequence);
       }
     }
-    if (absl::Status s = loss_->Evaluate(view, denominators, std::span(dlogps).subspan(first, count),
-                                         std::span(dentropies).subspan(first, count), &sums->loss);
+    if (absl::Status s =
+            loss_->Evaluate(view, denominators, std::span(dlogps).subspan(first, count),
+                            std::span(dentropies).subspan(first, count), &sums->loss);
         !s.ok()) {
       return NameSequence(s, sequence);
     }
@@ -252,8 +252,10 @@ absl::Status PolicyTrainer::ExplainBadGradient(const TrainingBatch& batch, const
       return NameSequence(Failed("its gradient is not finite"), batch.sequences[i]);
     }
   }
-  return Failed("the gradient of optimizer step {} is not finite, though every sequence's own is: "
-                "their sum overflows float32", optimizer_.steps());
+  return Failed(
+      "the gradient of optimizer step {} is not finite, though every sequence's own is: "
+      "their sum overflows float32",
+      optimizer_.steps());
 }
 
 absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
@@ -276,9 +278,9 @@ absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
       for (size_t t = micro.target_offsets[i]; t < micro.target_offsets[i + 1]; ++t) {
         out[micro.sequences[i]][micro.target_positions[t]] = logps[t];
         if (static_cast<int64_t>(t) == bad) {
-          statuses[m] = NameSequence(Failed("logits of token {} are not finite",
-                                            micro.target_positions[t]),
-                                     sequences[micro.sequences[i]]);
+          statuses[m] =
+              NameSequence(Failed("logits of token {} are not finite", micro.target_positions[t]),
+                           sequences[micro.sequences[i]]);
         }
       }
     }

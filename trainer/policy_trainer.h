@@ -1,5 +1,6 @@
-// The trainer on one rank: packs, runs the model forward and backward, steps the optimizer and writes
-// the new weights where the rollout engine reads them (the WeightStore is shared; a sync is Commit).
+// The trainer on one rank: packs, runs the model forward and backward, steps the optimizer and
+// writes the new weights where the rollout engine reads them (the WeightStore is shared; a sync is
+// Commit).
 //
 // Small models train micro-batches side by side on the threads, each into a gradient buffer of its
 // own; large ones run one micro-batch at a time on all threads. Either way gradients are summed in
@@ -34,8 +35,8 @@ struct PolicyTrainerOptions {
   int64_t micro_batch_tokens = 4096;
   bool share_prefix = true;
   bool recompute = false;
-  int64_t loss_horizon = 0;   // seq_mean_token_sum_norm divides by it: max_new_tokens
-  std::string model_folder;   // config, tokenizer and so on are copied from here into checkpoints
+  int64_t loss_horizon = 0;  // seq_mean_token_sum_norm divides by it: max_new_tokens
+  std::string model_folder;  // config, tokenizer and so on are copied from here into checkpoints
 };
 
 class PolicyTrainer : public Trainer {
@@ -52,7 +53,8 @@ class PolicyTrainer : public Trainer {
   PolicyVersion version() const override { return store_.version(); }
   int64_t optimizer_steps() const override { return optimizer_.steps(); }
 
-  // Log-probs of every trained token under the store's weights now, 0 elsewhere; for tests and replay.
+  // Log-probs of every trained token under the store's weights now, 0 elsewhere; for tests and
+  // replay.
   absl::StatusOr<std::vector<std::vector<float>>> Score(
       std::span<const TrainingSequence> sequences) const;
   // The gradient of one batch, added up, without a step; for tests.
@@ -72,8 +74,8 @@ class PolicyTrainer : public Trainer {
 
   absl::StatusOr<PerToken> ScoreWith(const model::WeightStore& weights,
                                      std::span<const TrainingSequence> sequences) const;
-  // Forward and backward of a batch into grads_; old: log-probs at the sampling weights, empty where
-  // these are the weights.
+  // Forward and backward of a batch into grads_; old: log-probs at the sampling weights, empty
+  // where these are the weights.
   absl::StatusOr<Sums> ForwardBackward(const TrainingBatch& batch, const PerToken& old);
   absl::Status RunMicroBatch(const TrainingBatch& batch, const PerToken& old,
                              const MicroBatch& micro, float* grads, TrainingOps* ops, Sums* sums);

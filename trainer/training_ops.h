@@ -1,6 +1,6 @@
 // The training executor: the same forward kernels as the rollout, and a backward for each operator
-// over what it saved. Weights are no autograd leaves: their gradients are added, in the order in which
-// operators run backwards, to one flat float32 buffer laid out as the WeightStore is.
+// over what it saved. Weights are no autograd leaves: their gradients are added, in the order in
+// which operators run backwards, to one flat float32 buffer laid out as the WeightStore is.
 //
 // One object is used for one micro-batch after another, by one thread:
 //
@@ -34,8 +34,8 @@ class TrainingOps : public model::Ops {
   // Borrowed.
   TrainingOps(const model::WeightStore* weights, const kernels::RopeTable* rope, bool recompute);
 
-  // num_blocks: KV blocks that the batch's slots and sequences name. grads: flat gradient buffer that
-  // Backward adds to, or null to score only (nothing is saved).
+  // num_blocks: KV blocks that the batch's slots and sequences name. grads: flat gradient buffer
+  // that Backward adds to, or null to score only (nothing is saved).
   void Begin(const model::Batch& batch, int64_t num_blocks, float* grads);
 
   model::Value Embed(model::ParamId table, const model::Batch& batch) override;
@@ -52,8 +52,8 @@ class TrainingOps : public model::Ops {
   model::Stream Block(const model::Stream& in,
                       const std::function<model::Stream(const model::Stream&)>& block) override;
 
-  // Log-prob and entropy of every target at a temperature. Returns the index of the first target whose
-  // logits are not finite, or -1.
+  // Log-prob and entropy of every target at a temperature. Returns the index of the first target
+  // whose logits are not finite, or -1.
   int64_t Logprobs(const model::Value& hidden, std::span<const Target> targets,
                    float inverse_temperature, std::span<float> logprobs,
                    std::span<float> entropies);
@@ -91,16 +91,16 @@ class TrainingOps : public model::Ops {
   const bool recompute_;
 
   float* grads_ = nullptr;
-  bool forgetting_ = false;      // inside a block that will be run again
-  Arena main_, scratch_;         // scratch_: inside a block with recompute
+  bool forgetting_ = false;  // inside a block that will be run again
+  Arena main_, scratch_;     // scratch_: inside a block with recompute
   Arena* arena_ = &main_;
   std::vector<Gradient> gradients_;  // by value id
   std::vector<Step> tape_;
   std::vector<Step>* active_tape_ = &tape_;
-  kernels::KvBlocks kv_;         // of the layer at hand
+  kernels::KvBlocks kv_;  // of the layer at hand
   std::vector<float> kv_memory_;
 
-  model::Value hidden_;          // the head's input and targets, kept for Backward
+  model::Value hidden_;  // the head's input and targets, kept for Backward
   std::vector<Target> targets_;
   std::vector<kernels::LogSoftmaxStats> stats_;
   float inverse_temperature_ = 1;

@@ -3,10 +3,10 @@
 //
 //   s_j = scale * q . k_j  (j = 0..p),  P = softmax(s),  out = round(sum_j P_j v_j)
 //
-// Keys and values live in blocks of 16 positions, counted from position 0 of the sequence. Scores are
-// one multiply-add chain over D; the softmax sum runs over 16 lanes block by block; the value sum is
-// one chain over j. Nothing of that depends on which other queries are in the batch, so a position's
-// output is bitwise the same in decode, chunked prefill and training.
+// Keys and values live in blocks of 16 positions, counted from position 0 of the sequence. Scores
+// are one multiply-add chain over D; the softmax sum runs over 16 lanes block by block; the value
+// sum is one chain over j. Nothing of that depends on which other queries are in the batch, so a
+// position's output is bitwise the same in decode, chunked prefill and training.
 #pragma once
 
 #include <span>
@@ -33,7 +33,7 @@ struct KvBlocks {
 
 // The consecutive queries of one sequence in a packed batch.
 struct SequenceSpan {
-  int64_t first_row = 0;       // of its queries in the batch
+  int64_t first_row = 0;  // of its queries in the batch
   int64_t num_rows = 0;
   int64_t first_position = 0;  // absolute position of the first query
   // Block ids that cover positions [0, first_position + num_rows).
@@ -61,8 +61,8 @@ void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
                std::span<const SequenceSpan> sequences, const KvBlocks& kv, Rounding rounding,
                const TensorView& out);
 
-// Gradient with respect to the rotated qkv of all rows, from saved qkv and out. Keys and values come
-// from the rows of the batch (positions below first_position from the prefix rows). dqkv is
+// Gradient with respect to the rotated qkv of all rows, from saved qkv and out. Keys and values
+// come from the rows of the batch (positions below first_position from the prefix rows). dqkv is
 // overwritten. Sequences are added in order: bitwise repeatable.
 void AttentionGrad(const TensorView& dout, const TensorView& qkv, const TensorView& out,
                    const HeadShape& heads, float scale, std::span<const SequenceSpan> sequences,

@@ -1,8 +1,10 @@
+// foreach_target.h compiles this file once for each instruction set; what comes before it matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/attention_cpu.cc"
 #include "kernels/cpu/highway_targets.h"
 #include "hwy/foreach_target.h"
-// After foreach_target.
+// clang-format on
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -18,20 +20,20 @@ namespace orrery::kernels::internal {
 
 // Queries of one key-value head of one sequence: `group` heads of each of `rows` positions.
 struct HeadTask {
-  const float* q;          // first query of the first row
-  int64_t q_row;           // floats between rows
+  const float* q;  // first query of the first row
+  int64_t q_row;   // floats between rows
   int64_t rows, group, d;
   int64_t first_position;
   const int32_t* blocks;
-  const float* k;          // of this head in block 0: + block * block_stride
+  const float* k;  // of this head in block 0: + block * block_stride
   const float* v;
   int64_t block_stride;
   float scale;
   bool round;
   float* out;
   int64_t out_row;
-  float* scores;           // [kMaxTile, scores_stride]
-  int64_t scores_stride;   // multiple of 16, at least the positions in sight
+  float* scores;          // [kMaxTile, scores_stride]
+  int64_t scores_stride;  // multiple of 16, at least the positions in sight
 };
 
 inline constexpr int64_t kMaxTile = 4;  // queries handled together
@@ -189,8 +191,8 @@ std::vector<Piece> CutIntoPieces(std::span<const SequenceSpan> sequences) {
   std::vector<Piece> pieces;
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (int64_t r = 0; r < sequences[s].num_rows; r += kTaskRows) {
-      pieces.push_back({static_cast<int64_t>(s), r,
-                        std::min(kTaskRows, sequences[s].num_rows - r)});
+      pieces.push_back(
+          {static_cast<int64_t>(s), r, std::min(kTaskRows, sequences[s].num_rows - r)});
     }
   }
   return pieces;
@@ -238,8 +240,8 @@ void ProductTransposed(const std::vector<float>& a, int64_t rows, const std::vec
                        std::vector<float>* out) {
   packed->resize(PackedWeight::NumElements(columns, depth));
   out->resize(rows * columns);
-  const PackedWeight w = PackWeight(
-      TensorView::Float(const_cast<float*>(b.data()), columns, depth), packed->data());
+  const PackedWeight w =
+      PackWeight(TensorView::Float(const_cast<float*>(b.data()), columns, depth), packed->data());
   Linear(TensorView::Float(const_cast<float*>(a.data()), rows, depth), w, nullptr, Rounding::kNone,
          TensorView::Float(out->data(), rows, columns));
 }

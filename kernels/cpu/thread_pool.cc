@@ -21,8 +21,8 @@ int AvailableCores() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-// Workers sleep on a condition variable between jobs after a short spin: a spinning worker on a busy
-// machine takes the core that somebody else needs.
+// Workers sleep on a condition variable between jobs after a short spin: a spinning worker on a
+// busy machine takes the core that somebody else needs.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads) {
@@ -141,8 +141,7 @@ std::shared_ptr<ThreadPool> Pool() {
 }  // namespace
 
 void SetNumThreads(int num_threads) {
-  auto replacement =
-      std::make_shared<ThreadPool>(num_threads > 0 ? num_threads : AvailableCores());
+  auto replacement = std::make_shared<ThreadPool>(num_threads > 0 ? num_threads : AvailableCores());
   std::lock_guard lock(pool_mutex);
   pool.swap(replacement);
 }

@@ -1,5 +1,5 @@
-// The one pool of CPU threads of a process. Work is cut by its shape, never by the number of threads,
-// so results do not depend on how many there are.
+// The one pool of CPU threads of a process. Work is cut by its shape, never by the number of
+// threads, so results do not depend on how many there are.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ void SetNumThreads(int num_threads);
 int NumThreads();
 
 // Runs task(0) ... task(num_tasks - 1), each once, on the pool and the caller, and returns when all
-// are done. Tasks are taken in order from one counter. Inside a task it runs serially in the caller,
-// so that kernels may be used both alone and under a coarser division of work. Any thread may call;
-// one at a time has the pool, another waits for none and runs its tasks alone.
+// are done. Tasks are taken in order from one counter. Inside a task it runs serially in the
+// caller, so that kernels may be used both alone and under a coarser division of work. Any thread
+// may call; one at a time has the pool, another waits for none and runs its tasks alone.
 void ParallelFor(int64_t num_tasks, const std::function<void(int64_t)>& task);
 
 }  // namespace orrery::kernels

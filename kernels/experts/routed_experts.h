@@ -5,8 +5,8 @@
 //   out = round(sum over the k slots in order of w_e * y_e),  y_e = down_e(swiglu(gate_up_e x))
 //
 // Routing is split from computing so that recorded routing can be replayed (Routing Replay: indices
-// from the record, weights from this router). A row's value depends on its own x alone: every expert's
-// rows go through Linear, and slots are summed in order without atomics.
+// from the record, weights from this router). A row's value depends on its own x alone: every
+// expert's rows go through Linear, and slots are summed in order without atomics.
 #pragma once
 
 #include <span>
@@ -21,8 +21,8 @@ struct ExpertsShape {
   int64_t num_experts = 0;  // E
   int64_t top_k = 0;
   int64_t d = 0;
-  int64_t f = 0;            // width of one expert
-  bool normalise = true;    // norm_topk_prob
+  int64_t f = 0;          // width of one expert
+  bool normalise = true;  // norm_topk_prob
 };
 
 // Routing of T rows: slot-major arrays of T * top_k.
@@ -32,8 +32,8 @@ struct Routing {
   std::vector<float> probabilities;  // [T, E], for the gradient
 };
 
-// router_logits: [T, E] float32. replay: T * top_k expert ids to use instead of the top k, or empty;
-// a negative id falls back to the top k for that row.
+// router_logits: [T, E] float32. replay: T * top_k expert ids to use instead of the top k, or
+// empty; a negative id falls back to the top k for that row.
 void RouteTopK(const TensorView& router_logits, const ExpertsShape& shape,
                std::span<const int32_t> replay, Routing* routing);
 
@@ -43,8 +43,8 @@ void RouteTopKGrad(const Routing& routing, const ExpertsShape& shape,
 
 // What the forward keeps for the gradient, all rows sorted by expert (then by row, then slot).
 struct ExpertsState {
-  std::vector<int32_t> order;    // sorted position -> row * top_k + slot
-  std::vector<int64_t> first;    // [E + 1] first sorted position of each expert
+  std::vector<int32_t> order;                // sorted position -> row * top_k + slot
+  std::vector<int64_t> first;                // [E + 1] first sorted position of each expert
   std::vector<float> x, gate_up, hidden, y;  // [T k, d], [T k, 2f], [T k, f], [T k, d]
 };
 
@@ -57,8 +57,8 @@ void RoutedExperts(const TensorView& x, const Routing& routing, const ExpertsSha
 // gate_up, down: row-major [E * 2f, d] and [E * d, f], not packed.
 void RoutedExpertsGrad(const TensorView& dout, const Routing& routing, const ExpertsShape& shape,
                        const TensorView& gate_up, const TensorView& down, const ExpertsState& state,
-                       const TensorView& dx, std::span<float> dweights,
-                       const TensorView& dgate_up, const TensorView& ddown);
+                       const TensorView& dx, std::span<float> dweights, const TensorView& dgate_up,
+                       const TensorView& ddown);
 
 // One row through its experts in double, for tests. Returns the largest sum of absolute values that
 // went into an output, by which its rounding error is measured.

@@ -15,9 +15,8 @@ namespace {
 void TopK(const float* p, int64_t num_experts, int64_t k, int32_t* experts) {
   std::vector<int32_t> order(static_cast<size_t>(num_experts));
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int32_t a, int32_t b) {
-    return p[a] != p[b] ? p[a] > p[b] : a < b;
-  });
+  std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                    [&](int32_t a, int32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
   std::copy_n(order.begin(), k, experts);
 }
 
@@ -132,8 +131,8 @@ void RoutedExperts(const TensorView& x, const Routing& routing, const ExpertsSha
 
 void RoutedExpertsGrad(const TensorView& dout, const Routing& routing, const ExpertsShape& shape,
                        const TensorView& gate_up, const TensorView& down, const ExpertsState& state,
-                       const TensorView& dx, std::span<float> dweights,
-                       const TensorView& dgate_up, const TensorView& ddown) {
+                       const TensorView& dx, std::span<float> dweights, const TensorView& dgate_up,
+                       const TensorView& ddown) {
   const int64_t d = shape.d, f = shape.f, k = shape.top_k;
   const int64_t slots = dout.rows * k;
   std::vector<float> dy(slots * d), dhidden(slots * f), dgu(slots * 2 * f), dxs(slots * d);

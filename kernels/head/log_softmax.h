@@ -12,7 +12,7 @@
 namespace orrery::kernels {
 
 struct LogSoftmaxStats {
-  float max = 0;      // of z
+  float max = 0;  // of z
   float log_sum = 0;
   float entropy = 0;
   bool finite = true;  // false: a logit is NaN or infinite; the rest means nothing
@@ -26,7 +26,8 @@ struct LogSoftmaxStats {
 LogSoftmaxStats LogSoftmax(const float* logits, int64_t n, float inverse_temperature, float* exps);
 
 // dlogits for loss gradients dlogprob (of the target) and dentropy of this row; may alias logits.
-//   dz_j = dlogprob * (1[j = target] - p_j) - dentropy * p_j * (log p_j + entropy),  dlogit = dz / T
+//   dz_j = dlogprob * (1[j = target] - p_j) - dentropy * p_j * (log p_j + entropy),  dlogit = dz /
+//   T
 void LogSoftmaxGrad(const float* logits, int64_t n, float inverse_temperature,
                     const LogSoftmaxStats& stats, int64_t target, float dlogprob, float dentropy,
                     float* dlogits);

@@ -1,8 +1,10 @@
+// foreach_target.h compiles this file once for each instruction set; what comes before it matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/head/log_softmax_cpu.cc"
 #include "kernels/cpu/highway_targets.h"
 #include "hwy/foreach_target.h"
-// After foreach_target.
+// clang-format on
 #include <cmath>
 #include <limits>
 
@@ -71,8 +73,8 @@ LogSoftmaxStats LogSoftmax(const float* logits, int64_t n, float inverse_tempera
 void LogSoftmaxGrad(const float* logits, int64_t n, float inverse_temperature,
                     const LogSoftmaxStats& stats, int64_t target, float dlogprob, float dentropy,
                     float* dlogits) {
-  HWY_DYNAMIC_DISPATCH(LogSoftmaxGradImpl)(logits, n, inverse_temperature, stats, dlogprob,
-                                           dentropy, dlogits);
+  HWY_DYNAMIC_DISPATCH(LogSoftmaxGradImpl)
+  (logits, n, inverse_temperature, stats, dlogprob, dentropy, dlogits);
   dlogits[target] += dlogprob * inverse_temperature;
 }
 

@@ -5,12 +5,13 @@
 //   LinearGradWeight dw[n, k] += sum_t dy[t, n] * x[t, k]                     dy^T @ x
 //
 // Every output element is one chain of fused multiply-adds over the contracted index in ascending
-// order, in float32, starting from zero; bias is added last. So an element depends on its own row and
-// column alone: not on the number of rows, the tile it falls in, the thread, or the vector width (on
-// processors with fused multiply-add). That is what makes rollout and trainer agree bitwise.
+// order, in float32, starting from zero; bias is added last. So an element depends on its own row
+// and column alone: not on the number of rows, the tile it falls in, the thread, or the vector
+// width (on processors with fused multiply-add). That is what makes rollout and trainer agree
+// bitwise.
 //
-// Weights are bfloat16 or float32; x, out, dy, dx, dw are float32 in memory. Aliasing of an input and
-// an output is an error. All sizes may be 0; nothing needs alignment.
+// Weights are bfloat16 or float32; x, out, dy, dx, dw are float32 in memory. Aliasing of an input
+// and an output is an error. All sizes may be 0; nothing needs alignment.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ namespace orrery::kernels {
 // Columns of one panel of a packed weight.
 inline constexpr int64_t kPanelColumns = 16;
 
-// A weight [N, K] repacked for Linear: panels of 16 output features, each [K, 16], the last one padded
-// with zeros. Same dtype as the weight.
+// A weight [N, K] repacked for Linear: panels of 16 output features, each [K, 16], the last one
+// padded with zeros. Same dtype as the weight.
 struct PackedWeight {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;

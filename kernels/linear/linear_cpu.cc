@@ -1,8 +1,10 @@
+// foreach_target.h compiles this file once for each instruction set; what comes before it matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/linear/linear_cpu.cc"
 #include "kernels/cpu/highway_targets.h"
-#include "hwy/foreach_target.h"  // compiles this file once for each instruction set
-// After foreach_target.
+#include "hwy/foreach_target.h"
+// clang-format on
 #include "hwy/highway.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/thread_pool.h"
@@ -157,8 +159,8 @@ void ForPanels(int64_t rows, int64_t panels, int64_t depth, const Body& body) {
 
 int64_t NumPanels(int64_t columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 
-// Copies 16 columns (the last panel: fewer, padded with zeros) of a row-major B [depth, columns] next
-// to one another: a tile walks down B, and a page a step would miss the TLB each time.
+// Copies 16 columns (the last panel: fewer, padded with zeros) of a row-major B [depth, columns]
+// next to one another: a tile walks down B, and a page a step would miss the TLB each time.
 template <typename T>
 const T* GatherPanel(const T* b, int64_t b_step, int64_t depth, int64_t valid,
                      std::vector<T>* panel) {

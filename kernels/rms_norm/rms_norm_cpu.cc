@@ -1,8 +1,10 @@
+// foreach_target.h compiles this file once for each instruction set; what comes before it matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rms_norm/rms_norm_cpu.cc"
 #include "kernels/cpu/highway_targets.h"
 #include "hwy/foreach_target.h"
-// After foreach_target.
+// clang-format on
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,12 +1,12 @@
-// What happens to the fused projection [T, (Hq + 2 Hkv) * D] between the linear layer and attention:
-// optional per-head RMSNorm of queries and keys (Qwen3), then rotary position embedding in the
-// half-split form (Su et al. 2021, as transformers' rotate_half):
+// What happens to the fused projection [T, (Hq + 2 Hkv) * D] between the linear layer and
+// attention: optional per-head RMSNorm of queries and keys (Qwen3), then rotary position embedding
+// in the half-split form (Su et al. 2021, as transformers' rotate_half):
 //
 //   (u_j, u_{j + D/2}) -> (u_j cos a_j - u_{j + D/2} sin a_j,  u_{j + D/2} cos a_j + u_j sin a_j),
 //   a_j = position * inv_freq_j
 //
-// Values pass through. Angles, sines and cosines in float32 (bfloat16 ones cost token-level spikes).
-// Rounding after the norm and after the rotation. out may be qkv.
+// Values pass through. Angles, sines and cosines in float32 (bfloat16 ones cost token-level
+// spikes). Rounding after the norm and after the rotation. out may be qkv.
 #pragma once
 
 #include <span>
@@ -30,8 +30,8 @@ struct HeadShape {
 // cos and sin of every position below `positions`: row p is [cos(a_0..a_{D/2-1}), sin(...)].
 class RopeTable {
  public:
-  // inv_freq: D/2 values (scaled variants, as Llama 3's, come with theirs). attention_scale multiplies
-  // sines and cosines (1 but for YaRN).
+  // inv_freq: D/2 values (scaled variants, as Llama 3's, come with theirs). attention_scale
+  // multiplies sines and cosines (1 but for YaRN).
   RopeTable(std::span<const float> inv_freq, int64_t positions);
   const float* Row(int64_t position) const {
     CHECK(position >= 0 && position < positions_) << "position " << position;

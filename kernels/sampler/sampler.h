@@ -1,12 +1,12 @@
 // Draws one token from a row of logits.
 //
-// The log-prob it reports is of the unfiltered distribution at the sampling temperature (temperature
-// 0, greedy: at temperature 1), before penalties: DESIGN section 5. The draw itself goes through, in
-// this order: penalties, temperature, then the filters top-k, top-p and min-p on the tempered
-// distribution. The uniform number is a function of (seed, position) alone.
+// The log-prob it reports is of the unfiltered distribution at the sampling temperature
+// (temperature 0, greedy: at temperature 1), before penalties: DESIGN section 5. The draw itself
+// goes through, in this order: penalties, temperature, then the filters top-k, top-p and min-p on
+// the tempered distribution. The uniform number is a function of (seed, position) alone.
 //
-//   repetition penalty r (Keskar et al. 2019): seen tokens' logits / r where positive, * r where not
-//   presence penalty a: logits of tokens generated so far - a
+//   repetition penalty r (Keskar et al. 2019): seen tokens' logits / r where positive, * r where
+//   not presence penalty a: logits of tokens generated so far - a
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct SamplerInput {
   std::span<const int32_t> generated_ids;  // read for penalties only
   std::span<const int32_t> banned_ids;     // never drawn (stop tokens before min_new_tokens)
   uint64_t seed = 0;
-  uint64_t position = 0;                   // index of the token in the response
+  uint64_t position = 0;  // index of the token in the response
 };
 
 // scratch keeps its memory between calls; one thread at a time.

@@ -1,5 +1,5 @@
-// The gated activation of Llama and Qwen MLPs: gate_up [T, 2f] holds gate in columns [0, f) and up in
-// [f, 2f).
+// The gated activation of Llama and Qwen MLPs: gate_up [T, 2f] holds gate in columns [0, f) and up
+// in [f, 2f).
 //
 //   out[t, i] = round(silu(gate) * up),  silu(g) = g / (1 + exp(-g))
 //

@@ -1,8 +1,10 @@
+// foreach_target.h compiles this file once for each instruction set; what comes before it matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/swiglu/swiglu_cpu.cc"
 #include "kernels/cpu/highway_targets.h"
 #include "hwy/foreach_target.h"
-// After foreach_target.
+// clang-format on
 #include <algorithm>
 
 #include "kernels/cpu/thread_pool.h"
@@ -25,8 +27,8 @@ void SwiGluRowImpl(const float* gate, const float* up, int64_t f, bool round, fl
   }
 }
 
-void SwiGluGradRowImpl(const float* dy, const float* gate, const float* up, int64_t f,
-                       float* dgate, float* dup) {
+void SwiGluGradRowImpl(const float* dy, const float* gate, const float* up, int64_t f, float* dgate,
+                       float* dup) {
   const Wide one = SetWide(1);
   for (int64_t i = 0; i < f; i += kWide) {
     const Wide g = LoadUpTo(gate + i, f - i, 0), s = Sigmoid(g);
@@ -65,7 +67,8 @@ void SwiGlu(const TensorView& gate_up, Rounding rounding, const TensorView& out)
   CHECK_EQ(gate_up.rows, out.rows);
   ForRows(out.rows, [&](int64_t t) {
     const float* row = gate_up.f32(t);
-    HWY_DYNAMIC_DISPATCH(SwiGluRowImpl)(row, row + f, f, rounding == Rounding::kBFloat16, out.f32(t));
+    HWY_DYNAMIC_DISPATCH(SwiGluRowImpl)
+    (row, row + f, f, rounding == Rounding::kBFloat16, out.f32(t));
   });
 }
 

@@ -1,5 +1,6 @@
-// CHECK(cond) << details: for mistakes of the programmer, always on, ends the process with the place
-// and the values. What the world can get wrong (files, YAML, RPC, model text) is an absl::Status.
+// CHECK(cond) << details: for mistakes of the programmer, always on, ends the process with the
+// place and the values. What the world can get wrong (files, YAML, RPC, model text) is an
+// absl::Status.
 #pragma once
 
 #include <cstdlib>
@@ -26,12 +27,15 @@ class CheckFailure {
 
 }  // namespace orrery::internal
 
-#define CHECK(condition) \
-  if (condition) [[likely]] {} else ::orrery::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
+#define CHECK(condition)      \
+  if (condition) [[likely]] { \
+  } else                      \
+    ::orrery::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
-#define ORRERY_CHECK_OP(a, op, b)                                                                  \
-  if ((a)op(b)) [[likely]] {} else                                                                 \
-    ::orrery::internal::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream()               \
+#define ORRERY_CHECK_OP(a, op, b)                                                    \
+  if ((a)op(b)) [[likely]] {                                                         \
+  } else                                                                             \
+    ::orrery::internal::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream() \
         << "(" << (a) << " against " << (b) << ") "
 
 #define CHECK_EQ(a, b) ORRERY_CHECK_OP(a, ==, b)

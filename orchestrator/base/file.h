@@ -15,8 +15,8 @@ namespace orrery {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Writes to PATH.tmp-PID, syncs it, renames it over `path` and syncs the folder: after a crash at any
-// moment `path` holds the old content or the new one.
+// Writes to PATH.tmp-PID, syncs it, renames it over `path` and syncs the folder: after a crash at
+// any moment `path` holds the old content or the new one.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 // Makes the folder and its parents; fine where it exists.

@@ -36,8 +36,8 @@ absl::Status Plot(const std::vector<std::string>& directories,
 absl::Status Inspect(const std::string& path, const run::SampleFilter& filter);
 // Re-grades a samples file (or all of a run) with the rewards of an experiment.
 absl::Status Score(const std::string& path, const RunArguments& arguments);
-// A recorded step again from the checkpoint before it: its training, or with `rollout` its sampling.
-// An error where it is not bitwise equal.
+// A recorded step again from the checkpoint before it: its training, or with `rollout` its
+// sampling. An error where it is not bitwise equal.
 absl::Status Replay(const std::string& directory, int64_t step, bool rollout);
 // text empty: standard input.
 absl::Status Tokenize(const std::string& model, const std::string& text, bool decode);

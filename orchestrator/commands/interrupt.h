@@ -5,8 +5,8 @@
 
 namespace orrery::commands {
 
-// Installs the handlers for SIGINT and SIGTERM; the flag becomes true on the first signal. The second
-// one ends the process with exit code 130.
+// Installs the handlers for SIGINT and SIGTERM; the flag becomes true on the first signal. The
+// second one ends the process with exit code 130.
 const std::atomic<bool>& InterruptFlag();
 
 }  // namespace orrery::commands

@@ -29,8 +29,10 @@ absl::Status LoadStep(const run::RunPaths& paths, int64_t step, Session* session
   const run::Checkpoints checkpoints(paths.checkpoints());
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, checkpoints.List());
   if (std::find(steps.begin(), steps.end(), step) == steps.end()) {
-    return NotFound("{}: replaying step {} needs the checkpoint of step {}, which is not kept; set "
-                    "checkpoint.every and checkpoint.keep for it", paths.root, step + 1, step);
+    return NotFound(
+        "{}: replaying step {} needs the checkpoint of step {}, which is not kept; set "
+        "checkpoint.every and checkpoint.keep for it",
+        paths.root, step + 1, step);
   }
   return session->trainer->Load(checkpoints.Path(step));
 }

@@ -16,8 +16,8 @@
 #include "orchestrator/run/report.h"
 #include "orchestrator/run/run_directory.h"
 #include "orchestrator/run/samples.h"
-#include "rewards/rubric.h"
 #include "rewards/grader.h"
+#include "rewards/rubric.h"
 #include "rollout/text/bpe_trainer.h"
 #include "rollout/text/llama2c_tokenizer.h"
 #include "trainer/model/import_gguf.h"
@@ -202,8 +202,10 @@ absl::Status Import(const std::string& file, const std::string& folder, const st
     if (!json.ok()) return Annotate(json.status(), tokenizer);
     return model::ImportLlama2c(file, *json, folder);
   }
-  return InvalidInput("{}: import reads .gguf files and llama2.c .bin files; Hugging Face folders need "
-                      "no import", file);
+  return InvalidInput(
+      "{}: import reads .gguf files and llama2.c .bin files; Hugging Face folders need "
+      "no import",
+      file);
 }
 
 absl::Status Doctor() {

@@ -22,8 +22,8 @@ EpisodeGroup MakeGroup(const EvalTask& task, int64_t row) {
     episode.episode_id = static_cast<uint64_t>(row * task.samples + i);
     episode.group_id = group.group_id;
     episode.index_in_group = static_cast<int32_t>(i);
-    episode.seed = HashSeed({task.seed, kEvalStream, static_cast<uint64_t>(row),
-                             static_cast<uint64_t>(i)});
+    episode.seed =
+        HashSeed({task.seed, kEvalStream, static_cast<uint64_t>(row), static_cast<uint64_t>(i)});
     group.episodes.push_back(std::move(episode));
   }
   return group;

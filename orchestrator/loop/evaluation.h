@@ -29,7 +29,7 @@ struct EvalResult {
   double accuracy = 0;       // mean over prompts of the mean score
   double low = 0, high = 0;  // of the accuracy
   double truncated_ratio = 0;
-  double response_len = 0;   // mean
+  double response_len = 0;                            // mean
   std::vector<std::pair<int64_t, double>> pass_at_k;  // k = 1, 2, 4 ... n
 };
 

@@ -61,7 +61,8 @@ class Loop {
     parts_.advantages(&groups);
     std::vector<TrainingBatch> batches = MakeBatches(groups, BatcherSettings());
     for (TrainingBatch& batch : batches) {
-      if (experiment_.algorithm.kl != "none") RETURN_IF_ERROR(parts_.trainer->ScoreReference(&batch));
+      if (experiment_.algorithm.kl != "none")
+        RETURN_IF_ERROR(parts_.trainer->ScoreReference(&batch));
     }
 
     // Optimizer steps, inside the weight transaction.
@@ -82,8 +83,8 @@ class Loop {
     run::AddRolloutMetrics(groups, &metrics);
     run::AddTrainMetrics(stats, &metrics);
     if (experiment_.output.samples) {
-      RETURN_IF_ERROR(run::WriteSamples(parts_.directory->paths().root, state_.step, groups,
-                                        parts_.pieces));
+      RETURN_IF_ERROR(
+          run::WriteSamples(parts_.directory->paths().root, state_.step, groups, parts_.pieces));
     }
     RETURN_IF_ERROR(RunEvals(state_.step, &metrics));
     seconds.step = whole.Lap();
@@ -96,9 +97,11 @@ class Loop {
     int64_t with_signal = 0;
     for (int64_t round = 0; with_signal < wanted; ++round) {
       if (round > experiment_.algorithm.max_refills) {
-        return Failed("step {}: after {} refills only {} of {} groups have different rewards; the task "
-                      "is too easy or too hard, or the reward never varies (algorithm.max_refills, "
-                      "algorithm.dynamic_sampling)", state_.step + 1, round - 1, with_signal, wanted);
+        return Failed(
+            "step {}: after {} refills only {} of {} groups have different rewards; the task "
+            "is too easy or too hard, or the reward never varies (algorithm.max_refills, "
+            "algorithm.dynamic_sampling)",
+            state_.step + 1, round - 1, with_signal, wanted);
       }
       std::vector<EpisodeGroup> more = NextGroups(wanted - with_signal);
       Stopwatch watch;
@@ -132,8 +135,7 @@ class Loop {
         episode.episode_id = state_.next_episode_id++;
         episode.group_id = group.group_id;
         episode.index_in_group = static_cast<int32_t>(i);
-        episode.seed =
-            HashSeed({static_cast<uint64_t>(experiment_.run.seed), episode.episode_id});
+        episode.seed = HashSeed({static_cast<uint64_t>(experiment_.run.seed), episode.episode_id});
         group.episodes.push_back(std::move(episode));
       }
     }
@@ -151,9 +153,10 @@ class Loop {
   absl::Status CheckMismatch(const TrainStats& stats, int64_t step) const {
     const double limit = experiment_.algorithm.max_logprob_diff;
     if (limit <= 0 || stats.train_rollout_logprob_abs_diff_max <= limit) return absl::OkStatus();
-    return Failed("step {}: a log-prob of the sampler and the trainer differ by {}, more than "
-                  "algorithm.max_logprob_diff {}", step, stats.train_rollout_logprob_abs_diff_max,
-                  limit);
+    return Failed(
+        "step {}: a log-prob of the sampler and the trainer differ by {}, more than "
+        "algorithm.max_logprob_diff {}",
+        step, stats.train_rollout_logprob_abs_diff_max, limit);
   }
 
   absl::Status EvaluateBeforeTheFirstStep() {
@@ -165,8 +168,8 @@ class Loop {
 
   absl::Status RunEvals(int64_t step, run::StepMetrics* metrics) {
     for (const EvalTask& task : *parts_.evals) {
-      const bool due = step == 0 || step == experiment_.run.steps ||
-                       (task.every > 0 && step % task.every == 0);
+      const bool due =
+          step == 0 || step == experiment_.run.steps || (task.every > 0 && step % task.every == 0);
       if (!due) continue;
       ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
       metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
@@ -177,8 +180,9 @@ class Loop {
       for (const auto& [k, value] : result.pass_at_k) {
         if (k > 1) metrics->Set(run::metric::Eval(task.name, fmt::format("pass@{}", k)), value);
       }
-      parts_.note(fmt::format("eval {} at step {}: {:.4f} [{:.4f}, {:.4f}] of {} prompts", task.name,
-                              step, result.accuracy, result.low, result.high, result.prompts));
+      parts_.note(fmt::format("eval {} at step {}: {:.4f} [{:.4f}, {:.4f}] of {} prompts",
+                              task.name, step, result.accuracy, result.low, result.high,
+                              result.prompts));
     }
     return absl::OkStatus();
   }
@@ -199,10 +203,11 @@ class Loop {
       return Annotate(saved, fmt::format("checkpoint of step {}", state_.step));
     }
     RETURN_IF_ERROR(parts_.directory->CommitCheckpoint(state_.step));
-    RETURN_IF_ERROR(parts_.journal->WriteForStep(state_.step, "checkpoint",
-                                                 checkpoints.Path(state_.step)));
-    ASSIGN_OR_RETURN(const std::vector<int64_t> removed,
-                     checkpoints.Prune(experiment_.checkpoint.keep, experiment_.checkpoint.keep_every));
+    RETURN_IF_ERROR(
+        parts_.journal->WriteForStep(state_.step, "checkpoint", checkpoints.Path(state_.step)));
+    ASSIGN_OR_RETURN(
+        const std::vector<int64_t> removed,
+        checkpoints.Prune(experiment_.checkpoint.keep, experiment_.checkpoint.keep_every));
     (void)removed;
     return absl::OkStatus();
   }

@@ -1,6 +1,7 @@
 // The RL loop, written on interfaces alone.
 //
-// What each stage of a step waits for (synchronous schedule; `|` is a point where all must be done):
+// What each stage of a step waits for (synchronous schedule; `|` is a point where all must be
+// done):
 //
 //   dataset order ──> prompts ──> episodes ──|──> rewards ──|──> advantages, batches
 //                                  (engine)                        |
@@ -40,15 +41,15 @@ struct LoopParts {
   run::RunDirectory* directory = nullptr;
   run::Journal* journal = nullptr;
   std::vector<run::MetricSink*> sinks;
-  run::PieceDecoder pieces;                       // for samples; may be empty
-  std::function<void(std::string_view)> note;     // a line for the person at the terminal
-  const std::atomic<bool>* interrupted = nullptr; // end after this step, with a checkpoint
+  run::PieceDecoder pieces;                        // for samples; may be empty
+  std::function<void(std::string_view)> note;      // a line for the person at the terminal
+  const std::atomic<bool>* interrupted = nullptr;  // end after this step, with a checkpoint
 };
 
 enum class LoopEnd : uint8_t { kDone, kInterrupted };
 
-// From `state` (step done) to experiment.run.steps. On an error the last checkpoint stands, and what
-// was written after it is cut off by the next resume.
+// From `state` (step done) to experiment.run.steps. On an error the last checkpoint stands, and
+// what was written after it is cut off by the next resume.
 absl::StatusOr<LoopEnd> RunLoop(const configs::Experiment& experiment, LoopState state,
                                 LoopParts& parts);
 

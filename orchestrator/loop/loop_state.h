@@ -1,5 +1,5 @@
-// Where a run stands between two steps: with the trainer's part, all that a checkpoint needs to go on
-// as if nothing had happened.
+// Where a run stands between two steps: with the trainer's part, all that a checkpoint needs to go
+// on as if nothing had happened.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 namespace orrery {
 
 struct LoopState {
-  int64_t step = 0;             // rollout steps done
-  int64_t data_position = 0;    // prompts taken from the dataset's order
+  int64_t step = 0;           // rollout steps done
+  int64_t data_position = 0;  // prompts taken from the dataset's order
   uint64_t next_episode_id = 0;
   uint64_t next_group_id = 0;
   std::string data_fingerprint;
-  int64_t threads = 0;          // recorded: a resumed run is bitwise the same on the same machine
+  int64_t threads = 0;  // recorded: a resumed run is bitwise the same on the same machine
 
   bool operator==(const LoopState&) const = default;
 };

@@ -17,6 +17,17 @@ void AppendEscape(std::string* out, unsigned code) {
   fmt::format_to(std::back_inserter(*out), "\\u{:04x}", code);
 }
 
+// Characters at the begin of `text` that stand for themselves in JSON: the common case, in one go.
+size_t PlainPrefix(std::string_view text, bool for_html) {
+  size_t i = 0;
+  for (; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<signed char>(c) < 0x20 || c == 0x7f || c == '"' || c == '\\') break;
+    if (for_html && (c == '<' || c == '>' || c == '&')) break;
+  }
+  return i;
+}
+
 void AppendAscii(std::string* out, char c, bool for_html) {
   switch (c) {
     case '"':
@@ -93,6 +104,12 @@ std::string ToValidUtf8(std::string_view text) {
 void AppendJsonString(std::string* out, std::string_view text, bool for_html) {
   *out += '"';
   for (size_t i = 0; i < text.size();) {
+    const size_t plain = PlainPrefix(text.substr(i), for_html);
+    if (plain > 0) {
+      out->append(text.substr(i, plain));
+      i += plain;
+      continue;
+    }
     const size_t length = Utf8CharacterSize(text, i);
     const std::string_view sequence = text.substr(i, length);
     if (length == 1) {

@@ -1,5 +1,11 @@
 #include "orchestrator/run/samples.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
@@ -170,6 +176,16 @@ std::string ToLine(int64_t step, const EpisodeGroup& group, const Episode* episo
   return line;
 }
 
+absl::Status WriteAll(int fd, std::string_view content, const std::string& path) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus("cannot write", path, errno);
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
@@ -186,8 +202,17 @@ std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
 
 absl::Status WriteSamples(const std::string& run_directory, int64_t step,
                           const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode) {
-  return WriteFileAtomically(RunPaths(run_directory).samples_of(step),
-                             EncodeSamples(step, groups, decode));
+  const std::string path = RunPaths(run_directory).samples_of(step);
+  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus("cannot create", temporary, errno);
+  absl::Status status = WriteAll(fd, EncodeSamples(step, groups, decode), temporary);
+  if (::close(fd) != 0 && status.ok()) status = ErrnoStatus("cannot close", temporary, errno);
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus("cannot rename onto", path, errno);
+  }
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
 }
 
 }  // namespace orrery::run

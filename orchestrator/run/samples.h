@@ -52,7 +52,9 @@ struct StepSamples {
 std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
                           const PieceDecoder& decode);
 
-// Atomically, into samples/step-N.jsonl.zst of the run directory.
+// Into samples/step-N.jsonl.zst of the run directory: after the death of this process it is there
+// whole or not at all. A checkpoint syncs it to the disk (RunDirectory::CommitCheckpoint); syncing
+// at every step would cost a short step a few percent.
 absl::Status WriteSamples(const std::string& run_directory, int64_t step,
                           const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode);
 

@@ -19,7 +19,8 @@ std::optional<std::vector<Message>> Calculator::Reply(std::string_view turn_text
 absl::StatusOr<std::unique_ptr<Environment>> MakeEnvironment(const std::string& name) {
   if (name == "single_turn") return std::make_unique<SingleTurn>();
   if (name == "calculator") return std::make_unique<Calculator>();
-  return InvalidInput("rollout.environment: \"{}\" is unknown; known: single_turn, calculator", name);
+  return InvalidInput("rollout.environment: \"{}\" is unknown; known: single_turn, calculator",
+                      name);
 }
 
 }  // namespace orrery::rollout

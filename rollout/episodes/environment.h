@@ -23,11 +23,13 @@ class Environment {
 // single_turn: the first answer is the last.
 class SingleTurn : public Environment {
  public:
-  std::optional<std::vector<Message>> Reply(std::string_view) const override { return std::nullopt; }
+  std::optional<std::vector<Message>> Reply(std::string_view) const override {
+    return std::nullopt;
+  }
 };
 
-// calculator: a turn that holds <calc>EXPRESSION</calc> is answered by a tool message with the value,
-// or with what is wrong with the expression.
+// calculator: a turn that holds <calc>EXPRESSION</calc> is answered by a tool message with the
+// value, or with what is wrong with the expression.
 class Calculator : public Environment {
  public:
   std::optional<std::vector<Message>> Reply(std::string_view turn_text) const override;

@@ -1,6 +1,7 @@
-// Runs groups of episodes on a rollout engine: first turns of a group share their prompt, later turns
-// continue from the ids that were sampled. Sampled ids are never tokenised again; a later turn's
-// prompt is the earlier turn's ids with the environment's answer appended, so it begins with them.
+// Runs groups of episodes on a rollout engine: first turns of a group share their prompt, later
+// turns continue from the ids that were sampled. Sampled ids are never tokenised again; a later
+// turn's prompt is the earlier turn's ids with the environment's answer appended, so it begins with
+// them.
 //
 // One Run at a time.
 #pragma once
@@ -29,9 +30,9 @@ class Runner : public EpisodeRunner {
   Runner(RolloutEngine* engine, const CheckpointCodec* codec,
          std::unique_ptr<Environment> environment, const RunnerOptions& options);
 
-  // An episode that could not run (its request was rejected, its template refused a turn) comes back
-  // as kFailed with the reason; aborted ones as kAborted. The error is for what no episode can be
-  // blamed for: a prompt that cannot be encoded.
+  // An episode that could not run (its request was rejected, its template refused a turn) comes
+  // back as kFailed with the reason; aborted ones as kAborted. The error is for what no episode can
+  // be blamed for: a prompt that cannot be encoded.
   absl::Status Run(std::vector<EpisodeGroup>* groups) override;
 
  private:

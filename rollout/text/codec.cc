@@ -49,8 +49,10 @@ RenderOptions CheckpointCodec::Options(bool add_generation_prompt) const {
 absl::StatusOr<std::vector<int32_t>> CheckpointCodec::EncodePrompt(const Prompt& prompt) const {
   if (prompt.messages.empty()) return tokenizer_->Encode(prompt.text, /*add_special_tokens=*/true);
   if (!template_) {
-    return InvalidInput("{}: the prompt has messages, the checkpoint no chat template: set data.chat: "
-                        "false, or add chat_template.jinja to the model's folder", prompt.id);
+    return InvalidInput(
+        "{}: the prompt has messages, the checkpoint no chat template: set data.chat: "
+        "false, or add chat_template.jinja to the model's folder",
+        prompt.id);
   }
   absl::StatusOr<std::string> text = template_->Render(prompt.messages, Options(true));
   if (!text.ok()) return Annotate(text.status(), prompt.id);
@@ -61,9 +63,9 @@ absl::StatusOr<std::vector<int32_t>> CheckpointCodec::EncodePrompt(const Prompt&
 absl::StatusOr<std::vector<int32_t>> CheckpointCodec::EncodeNextTurn(
     std::span<const Message> previous, std::span<const Message> added, int32_t stop_token) const {
   if (!template_) return InvalidInput("several turns need a checkpoint with a chat template");
-  ASSIGN_OR_RETURN(const std::string text,
-                   template_->RenderNextTurn(previous, added, tokenizer_->TokenText(stop_token),
-                                             Options(true)));
+  ASSIGN_OR_RETURN(
+      const std::string text,
+      template_->RenderNextTurn(previous, added, tokenizer_->TokenText(stop_token), Options(true)));
   return tokenizer_->Encode(text);
 }
 

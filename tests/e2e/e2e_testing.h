@@ -68,7 +68,7 @@ class TempFolder {
 };
 
 struct Ended {
-  int code = -1;   // exit code; -1 where a signal or the time limit ended it
+  int code = -1;  // exit code; -1 where a signal or the time limit ended it
   int signal = 0;
   bool in_time = true;
   std::string out, err;
@@ -77,7 +77,8 @@ struct Ended {
 inline std::ostream& operator<<(std::ostream& stream, const Ended& ended) {
   return stream << "exit code " << ended.code << ", signal " << ended.signal
                 << (ended.in_time ? "" : ", killed at the time limit") << "\n--- stdout\n"
-                << ended.out << "\n--- stderr\n" << ended.err;
+                << ended.out << "\n--- stderr\n"
+                << ended.err;
 }
 
 // One child. Killed where the test forgets it.

@@ -13,8 +13,8 @@ using ::testing::HasSubstr;
 // A run whose first step takes minutes.
 std::string EndlessExperiment(const TempFolder& folder, const std::string& name) {
   const std::string path = SmallExperiment(folder, name, 2);
-  std::string text = std::regex_replace(Get(path), std::regex("prompts_per_step: 4"),
-                                        "prompts_per_step: 100000");
+  std::string text =
+      std::regex_replace(Get(path), std::regex("prompts_per_step: 4"), "prompts_per_step: 100000");
   text.resize(text.find("evals:"));
   Put(path, text);
   return path;
@@ -29,8 +29,8 @@ TEST(Resume, AfterThreeKillsTheRunIsAsIfUninterrupted) { KillSeries(/*kills=*/3,
 TEST(Resume, CtrlCEndsWithACheckpointAndTheRestIsEqual) {
   TempFolder folder;
   ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "whole", 60)}).code, 0);
-  Process process(OrreryWords({"run", SmallExperiment(folder, "cut", 60), "--set",
-                               "checkpoint.every=0"}));
+  Process process(
+      OrreryWords({"run", SmallExperiment(folder, "cut", 60), "--set", "checkpoint.every=0"}));
   ASSERT_TRUE(Await([&] { return StepsDone(folder / "cut") > 2 || !process.Runs(); }));
   process.Signal(SIGINT);
   const Ended cut = process.Wait();
@@ -95,8 +95,9 @@ TEST(Resume, WithoutRoomForACheckpointTheLastOneStays) {
   ASSERT_EQ(process.Wait().code, 130);
   const auto checkpoints = Files(folder / "cut/checkpoints");
   // 2 MB a file; the weights are 1.5 MB, the state of the optimizer 4.5 MB.
-  const Words limited = {"sh", "-c", "trap '' XFSZ; ulimit -f 4096; exec \"$@\"", "sh",
-                         ORRERY_BINARY, "resume", folder / "cut"};
+  const Words limited = {"sh",          "-c",          "trap '' XFSZ; ulimit -f 4096; exec \"$@\"",
+                         "sh",          ORRERY_BINARY, "resume",
+                         folder / "cut"};
   const Ended full = Process(limited).Wait();
   EXPECT_EQ(full.code, 1) << full;
   EXPECT_THAT(full.err, AllOf(HasSubstr("checkpoint"), HasSubstr("File too large")));
@@ -113,8 +114,8 @@ TEST(Resume, AFullDiskIsAClearError) {
   if (::mount("tmpfs", (folder / "disk").c_str(), "tmpfs", 0, "size=3m") != 0) {
     GTEST_SKIP() << "no permission to mount a small file system";
   }
-  const Ended full = Orrery({"run", SmallExperiment(folder, "a", 40), "--set",
-                             "run.directory=" + folder / "disk"});
+  const Ended full = Orrery(
+      {"run", SmallExperiment(folder, "a", 40), "--set", "run.directory=" + folder / "disk"});
   EXPECT_EQ(full.code, 1) << full;
   EXPECT_THAT(full.err, HasSubstr("No space left on device"));
   EXPECT_EQ(Lines(full.err).size(), 1u);
@@ -129,9 +130,9 @@ TEST(Resume, AReadOnlyFolderIsAClearError) {
   if (root && ::mount("tmpfs", sealed.c_str(), "tmpfs", MS_RDONLY, "size=64k") != 0) {
     GTEST_SKIP() << "root writes everywhere, and may not mount a read-only file system here";
   }
-  const Ended ended = Orrery({"run", SmallExperiment(folder, "a", 2), "--set",
-                              "run.directory=" + sealed});
-  EXPECT_EQ(ended.code, 2) << ended;
+  const Ended ended =
+      Orrery({"run", SmallExperiment(folder, "a", 2), "--set", "run.directory=" + sealed});
+  EXPECT_EQ(ended.code, 1) << ended;
   EXPECT_THAT(ended.err, HasSubstr(sealed));
   EXPECT_EQ(Lines(ended.err).size(), 1u);
   if (root) ::umount2(sealed.c_str(), MNT_DETACH);
@@ -142,12 +143,13 @@ TEST(Resume, ADamagedCheckpointIsAClearError) {
   ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "a", 4), "--set", "run.steps=3"}).code, 0);
   const std::string yaml = Get(folder / "a/experiment.yaml");
   Put(folder / "a/experiment.yaml", std::regex_replace(yaml, std::regex("steps: 3"), "steps: 5"));
-  for (const char* file : {"optimizer.safetensors", "model.safetensors", "loop.json"}) {
+  // Not model.safetensors: a run goes on from the optimizer's float32 weights.
+  for (const char* file : {"optimizer.safetensors", "loop.json"}) {
     const std::string path = folder / ("a/checkpoints/step-3/" + std::string(file));
     const std::string good = Get(path);
     Put(path, good.substr(0, good.size() / 2));
     const Ended ended = Orrery({"resume", folder / "a"});
-    EXPECT_THAT(ended.code, ::testing::AnyOf(1, 2)) << ended;
+    EXPECT_EQ(ended.code, 2) << ended;
     EXPECT_THAT(ended.err, HasSubstr(file));
     Put(path, good);
   }

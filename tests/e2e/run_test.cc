@@ -6,15 +6,35 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const char* const kNames[] = {
-    "step", "rollout/raw_reward", "rollout/reward_std", "rollout/response_len/mean",
-    "rollout/truncated_ratio", "rollout/zero_std_group_ratio", "rollout/entropy", "train/loss",
-    "train/grad_norm", "train/lr", "train/ppo_kl", "train/pg_clipfrac", "train/train_rollout_kl",
-    "train/train_rollout_logprob_abs_diff/mean", "train/train_rollout_logprob_abs_diff/max",
-    "perf/step_s", "perf/rollout_s", "perf/train_s", "perf/sync_s", "perf/reward_s",
-    "perf/other_s", "perf/rollout_tokens_per_s", "perf/train_tokens_per_s", "perf/rss_bytes",
-    "rollout/samples/submitted", "rollout/samples/scored", "rollout/samples/failed",
-    "rollout/samples/filtered", "rollout/samples/aborted"};
+const char* const kNames[] = {"step",
+                              "rollout/raw_reward",
+                              "rollout/reward_std",
+                              "rollout/response_len/mean",
+                              "rollout/truncated_ratio",
+                              "rollout/zero_std_group_ratio",
+                              "rollout/entropy",
+                              "train/loss",
+                              "train/grad_norm",
+                              "train/lr",
+                              "train/ppo_kl",
+                              "train/pg_clipfrac",
+                              "train/train_rollout_kl",
+                              "train/train_rollout_logprob_abs_diff/mean",
+                              "train/train_rollout_logprob_abs_diff/max",
+                              "perf/step_s",
+                              "perf/rollout_s",
+                              "perf/train_s",
+                              "perf/sync_s",
+                              "perf/reward_s",
+                              "perf/other_s",
+                              "perf/rollout_tokens_per_s",
+                              "perf/train_tokens_per_s",
+                              "perf/rss_bytes",
+                              "rollout/samples/submitted",
+                              "rollout/samples/scored",
+                              "rollout/samples/failed",
+                              "rollout/samples/filtered",
+                              "rollout/samples/aborted"};
 
 // A line of a step from 1 on: all names, counts that close, sampler and trainer equal.
 void CheckStepLine(const std::string& line, double submitted) {
@@ -24,14 +44,15 @@ void CheckStepLine(const std::string& line, double submitted) {
   EXPECT_EQ(m.at("train/train_rollout_logprob_abs_diff/max"), 0) << line;
   EXPECT_EQ(m.at("rollout/samples/submitted"), submitted);
   EXPECT_EQ(m.at("rollout/samples/scored") + m.at("rollout/samples/failed") +
-                m.at("rollout/samples/filtered") + m.at("rollout/samples/aborted"), submitted);
+                m.at("rollout/samples/filtered") + m.at("rollout/samples/aborted"),
+            submitted);
   EXPECT_GT(m.at("perf/step_s"), 0);
 }
 
 void RunsAndClosesItsBooks(const std::string& dtype) {
   TempFolder folder;
-  const Ended ended = Orrery({"run", SmallExperiment(folder, "a", 6), "--set",
-                              "model.dtype=" + dtype});
+  const Ended ended =
+      Orrery({"run", SmallExperiment(folder, "a", 6), "--set", "model.dtype=" + dtype});
   ASSERT_EQ(ended.code, 0) << ended;
   const std::string run = folder / "a";
   const std::vector<std::string> lines = Lines(Get(run + "/metrics.jsonl"));
@@ -90,7 +111,8 @@ TEST(Run, AnotherSeedIsAnotherRun) {
 
 TEST(Run, TheResolvedExperimentRunsAgain) {
   TempFolder folder;
-  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "a", 3), "--set", "optimizer.beta2=0.9"}).code, 0);
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "a", 3), "--set", "optimizer.beta2=0.9"}).code,
+            0);
   const Ended again = Orrery({"run", folder / "a/experiment.yaml", "--set", "run.name=b"});
   ASSERT_EQ(again.code, 0) << again;
   ExpectSameRun(folder / "a", folder / "b", 3);

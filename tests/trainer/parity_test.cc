@@ -1,5 +1,5 @@
-// The model against transformers: logits, log-probs and gradients of tiny checkpoints of every family
-// (tests/trainer/model/make_golden_models.py made them), for both executors.
+// The model against transformers: logits, log-probs and gradients of tiny checkpoints of every
+// family (tests/trainer/model/make_golden_models.py made them), for both executors.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -103,8 +103,10 @@ std::vector<int32_t> Ids(Reader& reader, const char* key) {
   if (value == nullptr) return ids;
   const auto add = [&](const Value& id) {
     if (!id.IsInt() || id.GetInt() < 0) {
-      return reader.Fail(InvalidInput("{}: \"{}\" must be an integer or a list of integers, none "
-                                      "below 0", reader.place(), key));
+      return reader.Fail(
+          InvalidInput("{}: \"{}\" must be an integer or a list of integers, none "
+                       "below 0",
+                       reader.place(), key));
     }
     ids.push_back(id.GetInt());
   };
@@ -165,8 +167,9 @@ void ReadRope(Reader& config, ModelSpec* spec) {
   } else if (type == "llama3") {
     ScaleLlama3(rope, &spec->rope_inv_freq);
   } else if (type != "default") {
-    config.Fail(InvalidInput("{}: rope type \"{}\" is not supported; known: default, linear, llama3",
-                             config.place(), type));
+    config.Fail(
+        InvalidInput("{}: rope type \"{}\" is not supported; known: default, linear, llama3",
+                     config.place(), type));
   }
   config.Fail(rope.status());
 }
@@ -177,16 +180,18 @@ absl::StatusOr<Family> ReadFamily(Reader& config) {
   if (type == "qwen2") return Family::kQwen2;
   if (type == "qwen3") return Family::kQwen3;
   if (type == "qwen3_moe") return Family::kQwen3Moe;
-  return InvalidInput("{}: \"model_type\": \"{}\" is not supported; known: llama, qwen2, qwen3, "
-                      "qwen3_moe", config.place(), type);
+  return InvalidInput(
+      "{}: \"model_type\": \"{}\" is not supported; known: llama, qwen2, qwen3, "
+      "qwen3_moe",
+      config.place(), type);
 }
 
 void ReadExperts(Reader& config, ModelSpec* spec) {
   // transformers 5 writes num_local_experts.
   const char* key = config.Find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
   spec->num_experts = config.Int(key, std::nullopt, 1, 4096);
-  spec->experts_per_token =
-      config.Int("num_experts_per_tok", std::min<int64_t>(8, spec->num_experts), 1, spec->num_experts);
+  spec->experts_per_token = config.Int(
+      "num_experts_per_tok", std::min<int64_t>(8, spec->num_experts), 1, spec->num_experts);
   spec->expert_width = config.Int("moe_intermediate_size", 768, 1, kMaxSize);
   spec->normalise_top_k = config.Bool("norm_topk_prob", false);
   const int64_t step = config.Int("decoder_sparse_step", 1, 1, kMaxSize);
@@ -215,9 +220,10 @@ void ReadShapes(Reader& config, ModelSpec* spec) {
                              spec->heads.head_dim));
   }
   if (spec->heads.num_heads % spec->heads.num_kv_heads != 0) {
-    config.Fail(InvalidInput("{}: \"num_attention_heads\" {} is not a multiple of "
-                             "\"num_key_value_heads\" {}", config.place(), spec->heads.num_heads,
-                             spec->heads.num_kv_heads));
+    config.Fail(
+        InvalidInput("{}: \"num_attention_heads\" {} is not a multiple of "
+                     "\"num_key_value_heads\" {}",
+                     config.place(), spec->heads.num_heads, spec->heads.num_kv_heads));
   }
 }
 

@@ -18,25 +18,25 @@ enum class Family : uint8_t { kLlama, kQwen2, kQwen3, kQwen3Moe };
 struct ModelSpec {
   Family family = Family::kLlama;
   int64_t vocab_size = 0;
-  int64_t hidden_size = 0;        // d
+  int64_t hidden_size = 0;  // d
   int64_t num_layers = 0;
   kernels::HeadShape heads;
   int64_t intermediate_size = 0;  // f of dense layers
   float rms_norm_eps = 1e-6f;
-  int64_t max_positions = 0;      // max_position_embeddings
+  int64_t max_positions = 0;         // max_position_embeddings
   std::vector<float> rope_inv_freq;  // head_dim / 2 values, scaling applied
   bool tied_embeddings = false;
   bool qkv_bias = false;
-  bool output_bias = false;       // of the attention's output projection
+  bool output_bias = false;  // of the attention's output projection
   bool qk_norm = false;
   float initializer_range = 0.02f;
   // Mixture of experts; num_experts 0 where there is none.
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;
-  int64_t expert_width = 0;       // moe_intermediate_size
+  int64_t expert_width = 0;  // moe_intermediate_size
   bool normalise_top_k = true;
-  std::vector<uint8_t> is_moe_layer;  // num_layers flags
-  std::string checkpoint_dtype;   // as the file says: float32, bfloat16, float16
+  std::vector<uint8_t> is_moe_layer;   // num_layers flags
+  std::string checkpoint_dtype;        // as the file says: float32, bfloat16, float16
   std::vector<int32_t> eos_token_ids;  // of generation_config.json, else config.json
   int32_t bos_token_id = -1;
 

@@ -1,8 +1,9 @@
-// The one transformer. Forward reads like the paper and is run by whoever samples and whoever trains:
-// what differs between them (autograd, where keys and values live, which kernels) is behind Ops.
+// The one transformer. Forward reads like the paper and is run by whoever samples and whoever
+// trains: what differs between them (autograd, where keys and values live, which kernels) is behind
+// Ops.
 //
-// An activation is a matrix of one row a token of the packed batch. Value is a handle: the memory and
-// an id by which an executor that records gradients finds it again.
+// An activation is a matrix of one row a token of the packed batch. Value is a handle: the memory
+// and an id by which an executor that records gradients finds it again.
 #pragma once
 
 #include <functional>
@@ -35,8 +36,8 @@ struct Value {
   int32_t id = -1;
 };
 
-// The residual stream between blocks: its value is residual + delta. Kept apart, so that the addition
-// can be fused with the norm that reads it. delta is empty before the first block.
+// The residual stream between blocks: its value is residual + delta. Kept apart, so that the
+// addition can be fused with the norm that reads it. delta is empty before the first block.
 struct Stream {
   Value residual;
   Value delta;

@@ -68,8 +68,9 @@ absl::Status CheckShape(const FileTensor& found, const CheckpointTensor& wanted)
 absl::Status CheckFinite(std::span<const float> values, const std::string& name) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
-      return InvalidInput("{}: element {} is {}: the checkpoint is damaged or its training diverged",
-                          name, i, values[i]);
+      return InvalidInput(
+          "{}: element {} is {}: the checkpoint is damaged or its training diverged", name, i,
+          values[i]);
     }
   }
   return absl::OkStatus();
@@ -196,8 +197,8 @@ WeightStore::WeightStore(const ModelSpec& spec, DType dtype)
     const bool used_by_linear =
         !p.is_vector() && (p.kind != ParamKind::kEmbedding || spec.tied_embeddings);
     if (!used_by_linear) continue;
-    packed_elements_ += p.num_matrices * Align(PackedWeight::NumElements(p.rows / p.num_matrices,
-                                                                         p.cols));
+    packed_elements_ +=
+        p.num_matrices * Align(PackedWeight::NumElements(p.rows / p.num_matrices, p.cols));
     packed_views_[i].resize(static_cast<size_t>(p.num_matrices));
   }
   packed_ = MapBuffer(packed_elements_ * SizeOf(dtype));
@@ -247,9 +248,8 @@ void WeightStore::Commit(PolicyVersion version) {
     const int64_t stride = Align(PackedWeight::NumElements(rows, p.cols));
     for (size_t m = 0; m < packed_views_[i].size(); ++m) {
       const int64_t at = packed_offsets_[i] + static_cast<int64_t>(m) * stride;
-      packed_views_[i][m] =
-          kernels::PackWeight(View(static_cast<ParamId>(i)).Rows(m * rows, rows),
-                              packed_ + at * SizeOf(dtype_));
+      packed_views_[i][m] = kernels::PackWeight(View(static_cast<ParamId>(i)).Rows(m * rows, rows),
+                                                packed_ + at * SizeOf(dtype_));
     }
   }
   version_ = version;

@@ -1,11 +1,12 @@
 // All parameters of a model in one flat buffer at a fixed address, in the fused form that kernels
-// want: q, k and v stacked, gate and up stacked, experts stacked. The table that describes it maps to
-// Hugging Face's names in both directions, so reading and writing a checkpoint is the table read one
-// way or the other.
+// want: q, k and v stacked, gate and up stacked, experts stacked. The table that describes it maps
+// to Hugging Face's names in both directions, so reading and writing a checkpoint is the table read
+// one way or the other.
 //
 // WeightLayout is pure data of a ModelSpec. WeightStore owns the memory. A weight update is a
-// transaction: BeginUpdate, change flat memory, Commit(version), which refreshes what is derived from
-// the weights (packed panels, float32 norms). Readers must not run between the two: in_update().
+// transaction: BeginUpdate, change flat memory, Commit(version), which refreshes what is derived
+// from the weights (packed panels, float32 norms). Readers must not run between the two:
+// in_update().
 #pragma once
 
 #include <cstdint>
@@ -47,11 +48,11 @@ inline constexpr ParamId kNoParam = -1;
 
 struct Param {
   ParamKind kind;
-  int64_t layer = -1;       // -1: none
+  int64_t layer = -1;  // -1: none
   int64_t rows = 0, cols = 0;
-  int64_t offset = 0;       // elements into the flat buffer
-  int64_t num_matrices = 1; // E for stacked experts: each packed by itself
-  bool decay = true;        // weight decay applies: matrices, not norms and biases
+  int64_t offset = 0;        // elements into the flat buffer
+  int64_t num_matrices = 1;  // E for stacked experts: each packed by itself
+  bool decay = true;         // weight decay applies: matrices, not norms and biases
 
   int64_t num_elements() const { return rows * cols; }
   bool is_vector() const { return !decay; }
@@ -62,7 +63,7 @@ struct CheckpointTensor {
   std::string name;
   ParamId param = kNoParam;
   int64_t row = 0, rows = 0, cols = 0;
-  bool is_vector = false;   // shape [cols] instead of [rows, cols]
+  bool is_vector = false;  // shape [cols] instead of [rows, cols]
 };
 
 struct LayerParams {
