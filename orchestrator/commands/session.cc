@@ -39,13 +39,28 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind) {
   return path;
 }
 
+kernels::DType ToDType(const configs::ModelConfig& config) {
+  return config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
+}
+
+int64_t MachineMemory() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+}
+
+// Weights, their packed copy, and what training adds: gradient, master weights and two moments.
+absl::Status CheckFits(const model::ModelSpec& spec, kernels::DType dtype, bool training) {
+  const int64_t elements = model::WeightLayout(spec).num_elements;
+  const int64_t bytes = elements * (2 * kernels::SizeOf(dtype) + (training ? 16 : 0));
+  if (bytes <= MachineMemory()) return absl::OkStatus();
+  return Exhausted("the model has {} parameters and takes {} MB{}, this machine has {} MB",
+                   elements, bytes >> 20, training ? " to train" : "", MachineMemory() >> 20);
+}
+
 absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::ModelConfig& config,
                                                                 const model::ModelSpec& spec,
                                                                 const std::string& folder,
                                                                 uint64_t seed) {
-  const kernels::DType dtype =
-      config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
-  auto store = std::make_unique<model::WeightStore>(spec, dtype);
+  auto store = std::make_unique<model::WeightStore>(spec, ToDType(config));
   store->BeginUpdate();
   if (config.initialize == "random") {
     store->Randomise(HashSeed({seed, kInitStream}));
@@ -119,8 +134,8 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
   t.optimizer.epsilon = e.optimizer.epsilon;
   t.optimizer.weight_decay = e.optimizer.weight_decay;
   t.optimizer.clip_grad_norm = e.optimizer.clip_grad_norm;
-  ASSIGN_OR_RETURN(t.schedule, ToSchedule(e, OptimizerSteps(e, options.supervised,
-                                                            session.dataset->size())));
+  ASSIGN_OR_RETURN(t.schedule,
+                   ToSchedule(e, OptimizerSteps(e, options.supervised, session.dataset->size())));
   t.micro_batch_tokens = e.trainer.micro_batch_tokens;
   t.share_prefix = e.trainer.share_prefix;
   t.recompute = e.trainer.recompute == "block";
@@ -148,12 +163,11 @@ class Subset : public data::Dataset {
   const std::vector<int64_t> kept_;
 };
 
-// Looks at the length of every prompt, before anything is sampled: a long one is an error that names
-// its row, or left out (data.overlong_prompts). Generated families are sampled only: their rows are
-// all alike, and there may be a great many.
-absl::Status LimitPrompts(const configs::DataConfig& config,
-                          const TextCodec& codec, int64_t context,
-                          std::unique_ptr<data::Dataset>* dataset) {
+// Looks at the length of every prompt, before anything is sampled: a long one is an error that
+// names its row, or left out (data.overlong_prompts). Generated families are sampled only: their
+// rows are all alike, and there may be a great many.
+absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& codec,
+                          int64_t context, std::unique_ptr<data::Dataset>* dataset) {
   constexpr int64_t kSampled = 256;
   const bool skip = config.overlong_prompts == "skip";
   const int64_t limit = config.max_prompt_tokens > 0 ? config.max_prompt_tokens : context - 1;
@@ -175,11 +189,11 @@ absl::Status LimitPrompts(const configs::DataConfig& config,
     if (lengths[i] <= limit) {
       kept.push_back(i);
     } else if (!skip) {
-      return InvalidInput("{}: the prompt of row {} has {} tokens, more than {}; shorten it, set "
-                          "data.overlong_prompts: skip, or raise {}",
-                          config.source, (*dataset)->Row(i * stride).id, lengths[i], limit,
-                          config.max_prompt_tokens > 0 ? "data.max_prompt_tokens"
-                                                       : "the model's context");
+      return InvalidInput(
+          "{}: the prompt of row {} has {} tokens, more than {}; shorten it, set "
+          "data.overlong_prompts: skip, or raise {}",
+          config.source, (*dataset)->Row(i * stride).id, lengths[i], limit,
+          config.max_prompt_tokens > 0 ? "data.max_prompt_tokens" : "the model's context");
     }
   }
   if (!skip || static_cast<int64_t>(kept.size()) == size) return absl::OkStatus();
@@ -187,7 +201,8 @@ absl::Status LimitPrompts(const configs::DataConfig& config,
     return InvalidInput("{}: every prompt is longer than {} tokens", config.source, limit);
   }
   std::fprintf(stderr, "%s: %lld of %lld prompts are longer than %lld tokens and left out\n",
-               config.source.c_str(), static_cast<long long>(size - static_cast<int64_t>(kept.size())),
+               config.source.c_str(),
+               static_cast<long long>(size - static_cast<int64_t>(kept.size())),
                static_cast<long long>(size), static_cast<long long>(limit));
   *dataset = std::make_unique<Subset>(std::move(*dataset), std::move(kept));
   return absl::OkStatus();
@@ -220,11 +235,10 @@ absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
   ASSIGN_OR_RETURN(const int64_t prompt, LongestPrompt(*session.dataset, *session.codec));
   const int64_t turns = e.rollout.environment == "single_turn" ? 1 : e.rollout.max_turns;
   // Half as long again as the longest seen; the tail of a turn and the tool's words are small.
-  const int64_t tokens = std::min(spec.max_positions,
-                                  prompt * 3 / 2 + turns * (e.sampling.max_new_tokens + 32));
+  const int64_t tokens =
+      std::min(spec.max_positions, prompt * 3 / 2 + turns * (e.sampling.max_new_tokens + 32));
   const int64_t blocks = e.rollout.max_running * ((tokens + kBlock - 1) / kBlock + 1);
-  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  const int64_t fits = memory / 4 / rollout::KvCache::BlockBytes(spec);
+  const int64_t fits = MachineMemory() / 4 / rollout::KvCache::BlockBytes(spec);
   options.kv_blocks = std::max<int64_t>(1, std::min(blocks, fits));
   return options;
 }
@@ -265,10 +279,12 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
 
 absl::StatusOr<std::unique_ptr<Grader>> MakeGrader(const configs::Experiment& e) {
   std::vector<rewards::RewardSpec> specs;
-  for (const configs::RewardConfig& r : e.rewards) specs.push_back({r.name, r.weight, r.parameters});
+  for (const configs::RewardConfig& r : e.rewards)
+    specs.push_back({r.name, r.weight, r.parameters});
   if (specs.empty()) specs.push_back({"gsm8k_strict", 1.0, {}});
   if (e.algorithm.overlong_buffer > 0) {
-    specs.push_back({"length", e.algorithm.overlong_penalty,
+    specs.push_back({"length",
+                     e.algorithm.overlong_penalty,
                      {{"mode", "dapo"},
                       {"max_length", std::to_string(e.sampling.max_new_tokens)},
                       {"buffer", std::to_string(e.algorithm.overlong_buffer)}}});
@@ -284,8 +300,10 @@ absl::Status CheckTokenizerFits(const Session& session) {
   const int64_t tokens = session.codec->tokenizer().vocab_size();
   const int64_t rows = session.store->spec().vocab_size;
   if (tokens <= rows) return absl::OkStatus();
-  return InvalidInput("{}: the tokenizer has {} ids, the model's vocab_size is {}: they do not belong "
-                      "together", session.model_folder, tokens, rows);
+  return InvalidInput(
+      "{}: the tokenizer has {} ids, the model's vocab_size is {}: they do not belong "
+      "together",
+      session.model_folder, tokens, rows);
 }
 
 }  // namespace
@@ -325,10 +343,11 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   ASSIGN_OR_RETURN(session->codec,
                    rollout::CheckpointCodec::Load(session->model_folder, e.data.chat_variables));
   const uint64_t seed = static_cast<uint64_t>(e.run.seed);
-  ASSIGN_OR_RETURN(session->dataset, data::OpenDataset(e.data, e.story_math,
-                                                       HashSeed({seed, kDataStream}),
-                                                       ResolveDataSource));
+  ASSIGN_OR_RETURN(
+      session->dataset,
+      data::OpenDataset(e.data, e.story_math, HashSeed({seed, kDataStream}), ResolveDataSource));
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
+  RETURN_IF_ERROR(CheckFits(spec, ToDType(e.model), options.for_training));
   ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
   RETURN_IF_ERROR(CheckTokenizerFits(*session));
   RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
@@ -337,8 +356,8 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
   }
   ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
-  session->engine = std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(),
-                                                      engine);
+  session->engine =
+      std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
   ASSIGN_OR_RETURN(session->runner,
                    MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec())));
   for (const configs::EvalConfig& eval : e.evals) {
