@@ -250,6 +250,7 @@ absl::Status LineProcess::EndedStatus() {
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
       info.si_pid == pid_) {
+    ended_cleanly_ = info.si_code == CLD_EXITED && info.si_status == 0;
     return Unavailable("{}", DescribeExit(info.si_code, info.si_status));
   }
   return Unavailable("closed its output");

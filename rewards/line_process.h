@@ -38,6 +38,9 @@ class LineProcess {
   // its output; InvalidArgument: a line without end. REQUIRES: no newline in `line`.
   absl::StatusOr<std::string> Ask(std::string_view line, Clock::time_point deadline);
 
+  // After Ask() found it ended: it exited with code 0.
+  bool ended_cleanly() const { return ended_cleanly_; }
+
   // Running, and silent since its last answer.
   bool Ready();
 
@@ -47,7 +50,6 @@ class LineProcess {
  private:
   LineProcess() = default;
 
-  enum class Stream { kOpen, kClosed };
   absl::Status WaitForInput(bool want_write, Clock::time_point deadline);
   void Write(std::string_view* rest);
   void ReadOutput();
@@ -62,6 +64,7 @@ class LineProcess {
   bool output_ended_ = false;
   bool input_closed_ = false;
   bool exited_ = false;
+  bool ended_cleanly_ = false;
   std::string buffer_;  // of stdout, not yet returned
   std::string kept_errors_;
 };

@@ -824,6 +824,12 @@ class Parser {
   bool failed_ = false;
 };
 
+bool HasLeadingZero(const Token& token) {
+  return token.kind == Kind::kNumber && token.num_decimals == 0 && token.text.size() > 1 &&
+         token.text[0] == '0' && IsDigit(token.text[1]) &&
+         token.text.find_first_not_of('0') != std::string::npos;
+}
+
 // Sets `words` to the lower-case letters of an answer that is words alone: some that are certainly
 // no variables, with any punctuation between them, or one alone, in brackets or not.
 void FindWords(const std::vector<Token>& tokens, Answer* answer) {
@@ -866,6 +872,8 @@ Answer ReadAnswer(std::string_view text, const TokenizeOptions& options) {
 bool ReadPlainExpression(std::string_view text, Expression* expression) {
   if (text.size() > 1 && text.back() == '.' && !IsDigit(text[text.size() - 2])) return false;
   std::optional<std::vector<Token>> tokens = Tokenize(text, {.join_thousands = false});
+  // Python, whose syntax this is, knows no integer 06.
+  if (tokens && std::any_of(tokens->begin(), tokens->end(), HasLeadingZero)) return false;
   return tokens && Parser(*std::move(tokens), /*plain=*/true).ReadExpressionOnly(expression);
 }
 

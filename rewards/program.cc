@@ -124,22 +124,37 @@ class Worker {
 
   Outcome Grade(const std::string& request, uint64_t id) {
     if (process_ && !process_->Ready()) process_.reset();  // died or spoke unasked: nobody's sample
+    const bool reused = process_ != nullptr;
+    Outcome outcome;
+    if (TryGrade(request, id, &outcome)) return outcome;
+    // A program that answers one line and ends well may have been ending when it got this one.
+    const bool again = reused && process_ && process_->ended_cleanly();
+    process_.reset();
+    if (again && !TryGrade(request, id, &outcome)) process_.reset();
+    return outcome;
+  }
+
+ private:
+  // False: failed, and the process is out of step.
+  bool TryGrade(const std::string& request, uint64_t id, Outcome* outcome) {
     Clock::time_point deadline = Clock::now() + settings_.timeout;
     if (!process_) {
       absl::StatusOr<std::unique_ptr<LineProcess>> started = LineProcess::Start(settings_.argv);
-      if (!started.ok()) return Outcome::Failed("program: " + StatusText(started.status()));
+      if (!started.ok()) {
+        *outcome = Outcome::Failed("program: " + StatusText(started.status()));
+        return false;
+      }
       process_ = *std::move(started);
       deadline += settings_.start_timeout;
     }
     absl::StatusOr<std::string> reply = process_->Ask(request, deadline);
-    absl::StatusOr<Outcome> outcome = reply.ok() ? ParseReply(*reply, id) : reply.status();
-    if (outcome.ok()) return *std::move(outcome);
-    std::string why = fmt::format("program '{}' {}", settings_.argv[0], Explain(outcome.status()));
-    process_.reset();
-    return Outcome::Failed(std::move(why));
+    absl::StatusOr<Outcome> parsed = reply.ok() ? ParseReply(*reply, id) : reply.status();
+    *outcome = parsed.ok() ? *std::move(parsed)
+                           : Outcome::Failed(fmt::format("program '{}' {}", settings_.argv[0],
+                                                         Explain(parsed.status())));
+    return parsed.ok();
   }
 
- private:
   std::string Explain(const absl::Status& error) {
     std::string text = absl::IsDeadlineExceeded(error)
                            ? fmt::format("did not answer within {} s",
