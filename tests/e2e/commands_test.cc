@@ -1,0 +1,156 @@
+// The commands that read a run, on one small run: exit code 0, and what they print.
+#include "tests/e2e/e2e_testing.h"
+
+namespace orrery::e2e {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+class Commands : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempFolder;
+    const Ended ended = Orrery({"run", SmallExperiment(*folder_, "a", 4), "--set",
+                                "checkpoint.keep=0", "--set", "checkpoint.every=1"});
+    ASSERT_EQ(ended.code, 0) << ended;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static std::string Output(const Words& arguments) {
+    const Ended ended = Orrery(arguments);
+    EXPECT_EQ(ended.code, 0) << ::testing::PrintToString(arguments) << ended;
+    EXPECT_EQ(ended.out.find('\033'), std::string::npos) << "control codes outside of a terminal";
+    return ended.out;
+  }
+  static std::string run() { return *folder_ / "a"; }
+  static std::string experiment() { return *folder_ / "a.yaml"; }
+
+  static TempFolder* folder_;
+};
+TempFolder* Commands::folder_ = nullptr;
+
+TEST_F(Commands, Inspect) {
+  const std::string all = Output({"inspect", run(), "--step", "2", "--limit", "0"});
+  EXPECT_THAT(all, AllOf(HasSubstr("####"), HasSubstr("How many")));
+  const std::string right =
+      Output({"inspect", run(), "--step", "2", "--min-reward", "1", "--limit", "0"});
+  const std::string wrong =
+      Output({"inspect", run(), "--step", "2", "--max-reward", "0", "--limit", "0"});
+  EXPECT_LT(right.size(), all.size());
+  EXPECT_LT(wrong.size(), all.size());
+  EXPECT_EQ(Orrery({"inspect", run(), "--step", "99"}).code, 2);
+  EXPECT_EQ(Orrery({"inspect", run(), "--finish", "sideways"}).code, 2);
+}
+
+TEST_F(Commands, Plot) {
+  EXPECT_THAT(Output({"plot", run(), run()}), HasSubstr("rollout/raw_reward"));
+  const std::string one = Output({"plot", run(), "--metric", "train/grad_norm"});
+  EXPECT_THAT(one, AllOf(HasSubstr("train/grad_norm"), Not(HasSubstr("rollout/raw_reward"))));
+  const std::string page = *folder_ / "page.html";
+  Output({"plot", run(), "--html", page});
+  EXPECT_THAT(Get(page), HasSubstr("</html>"));
+  const Ended unknown = Orrery({"plot", run(), "--metric", "train/grad_nrm"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("train/grad_norm"));
+}
+
+TEST_F(Commands, ScoreWithTheSameRewardChangesNothing) {
+  const std::string text = Output({"score", run(), experiment()});
+  EXPECT_EQ(Lines(text).size(), 4u);
+  for (const std::string& line : Lines(text)) {
+    EXPECT_THAT(line, AllOf(HasSubstr("scored 16"), HasSubstr("changed 0")));
+  }
+  const std::string recorded =
+      Output({"score", run() + "/samples/step-1.jsonl.zst", experiment(), "--set",
+              "rewards=[{name: regex, parameters: {pattern: nowhere}}]"});
+  EXPECT_THAT(recorded, AllOf(HasSubstr("mean 0.0000"), Not(HasSubstr("changed 0"))));
+}
+
+TEST_F(Commands, ReplayIsBitwiseEqual) {
+  for (const char* step : {"1", "3"}) {
+    EXPECT_THAT(Output({"replay", run(), "--step", step}), HasSubstr("bitwise equal"));
+    EXPECT_THAT(Output({"replay", run(), "--step", step, "--rollout"}), HasSubstr("bitwise equal"));
+  }
+  EXPECT_EQ(Orrery({"replay", run(), "--step", "77"}).code, 2);
+  EXPECT_EQ(Orrery({"replay", run(), "--step", "0"}).code, 2);
+}
+
+// What the checks above rest on: replay sees a recorded number that was changed in its last digit.
+TEST_F(Commands, ReplaySeesAChangedMetric) {
+  const std::string copy = *folder_ / "copy";
+  fs::copy(run(), copy, fs::copy_options::recursive);
+  const std::string path = copy + "/metrics.jsonl";
+  std::string text = Get(path);
+  const size_t at = text.find("\"train/grad_norm\":", text.find("\"step\":2")) + 18;
+  const size_t end = text.find(',', at);
+  text[end - 1] = text[end - 1] == '1' ? '3' : '1';
+  Put(path, text);
+  const Ended ended = Orrery({"replay", copy, "--step", "2"});
+  EXPECT_EQ(ended.code, 1) << ended;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("train/grad_norm"), HasSubstr("NOT equal")));
+}
+
+TEST_F(Commands, Eval) {
+  const Words words = {"eval", experiment(), "--checkpoint", run() + "/checkpoints/step-4"};
+  const std::string text = Output(words);
+  EXPECT_THAT(text, AllOf(HasSubstr("greedy"), HasSubstr("accuracy"), HasSubstr("prompts 8")));
+  EXPECT_EQ(text, Output(words));
+}
+
+TEST_F(Commands, Config) {
+  const std::string explained = Output({"config", "--explain"});
+  for (const char* key : {"run:", "learning_rate:", "samples_per_prompt:", "checkpoint:"}) {
+    EXPECT_THAT(explained, HasSubstr(key));
+  }
+  const std::string resolved = Output({"config", experiment(), "--set", "run.seed=123"});
+  EXPECT_THAT(resolved, HasSubstr("seed: 123"));
+  Put(*folder_ / "again.yaml", resolved);
+  EXPECT_EQ(Output({"config", *folder_ / "again.yaml"}), resolved);
+}
+
+TEST_F(Commands, Tokenize) {
+  const std::string text = Output({"tokenize", StartModel(), "Amy has 26 books.\n"});
+  std::string ids;
+  for (const std::string& line : Lines(text)) ids += std::to_string(std::atoi(line.c_str())) + " ";
+  EXPECT_EQ(Output({"tokenize", StartModel(), ids, "--decode"}), "Amy has 26 books.\n\n");
+}
+
+TEST_F(Commands, HelpEverywhere) {
+  for (const char* command : {"run", "resume", "sft", "eval", "score", "plot", "inspect", "replay",
+                              "tokenize", "import", "doctor", "config"}) {
+    EXPECT_THAT(Output({command, "--help"}),
+                HasSubstr(command == std::string("doctor") ? "has" : ""));
+  }
+  EXPECT_THAT(Output({"--help"}), HasSubstr("replay"));
+  EXPECT_FALSE(Output({"doctor"}).empty());
+}
+
+// The supervised trainer, killed and resumed, is the same as one that went through.
+TEST_F(Commands, SftResumesBitForBit) {
+  const Words shared = {"--set", "sft.steps=8",         "--set", "sft.batch_size=8",
+                        "--set", "story_math.noise=0.5"};
+  const auto sft = [&](const char* name) {
+    Words words = {"sft", SmallExperiment(*folder_, name, 4)};
+    words.insert(words.end(), shared.begin(), shared.end());
+    return words;
+  };
+  const Ended whole = Orrery(sft("sft_whole"));
+  ASSERT_EQ(whole.code, 0) << whole;
+  const std::string cut = *folder_ / "sft_cut";
+  Process process(OrreryWords(sft("sft_cut")));
+  ASSERT_TRUE(Await([&] { return StepsDone(cut) > 2 || !process.Runs(); }));
+  process.Signal(SIGKILL);
+  process.Wait();
+  const Ended rest = Orrery({"resume", cut});
+  ASSERT_EQ(rest.code, 0) << rest;
+  EXPECT_EQ(Curve(*folder_ / "sft_whole"), Curve(cut));
+  ExpectSameFiles(*folder_ / "sft_whole/checkpoints/step-8", cut + "/checkpoints/step-8");
+}
+
+}  // namespace
+}  // namespace orrery::e2e
