@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/for_rows.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector-inl.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -70,14 +71,6 @@ HWY_EXPORT(RmsNormGradRowImpl);
 
 constexpr int64_t kTaskRows = 64;
 
-template <typename Body>
-void ForRows(int64_t rows, const Body& body) {
-  ParallelFor((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * kTaskRows);
-    for (int64_t t = task * kTaskRows; t < end; ++t) body(t);
-  });
-}
-
 }  // namespace
 
 void RmsNormRow(const float* x, int64_t d, const float* w, float eps, Rounding rounding,
@@ -94,7 +87,8 @@ void RmsNorm(const TensorView& x, const float* w, float eps, Rounding rounding,
              const TensorView& out) {
   CHECK_EQ(x.rows, out.rows);
   CHECK_EQ(x.cols, out.cols);
-  ForRows(x.rows, [&](int64_t t) { RmsNormRow(x.f32(t), x.cols, w, eps, rounding, out.f32(t)); });
+  ForRows(x.rows, kTaskRows,
+          [&](int64_t t) { RmsNormRow(x.f32(t), x.cols, w, eps, rounding, out.f32(t)); });
 }
 
 void AddRmsNorm(const TensorView& x, const TensorView& delta, const float* w, float eps,
@@ -102,7 +96,7 @@ void AddRmsNorm(const TensorView& x, const TensorView& delta, const float* w, fl
   CHECK_EQ(x.rows, delta.rows);
   CHECK_EQ(x.cols, delta.cols);
   const bool round = rounding == Rounding::kBFloat16;
-  ForRows(x.rows, [&](int64_t t) {
+  ForRows(x.rows, kTaskRows, [&](int64_t t) {
     HWY_DYNAMIC_DISPATCH(AddRowImpl)(x.f32(t), delta.f32(t), x.cols, round, sum.f32(t));
     RmsNormRow(sum.f32(t), x.cols, w, eps, rounding, out.f32(t));
   });

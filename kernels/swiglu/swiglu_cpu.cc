@@ -7,7 +7,7 @@
 // clang-format on
 #include <algorithm>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/for_rows.h"
 #include "kernels/cpu/vector-inl.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -51,21 +51,13 @@ HWY_EXPORT(SwiGluGradRowImpl);
 
 constexpr int64_t kTaskRows = 32;
 
-template <typename Body>
-void ForRows(int64_t rows, const Body& body) {
-  ParallelFor((rows + kTaskRows - 1) / kTaskRows, [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * kTaskRows);
-    for (int64_t t = task * kTaskRows; t < end; ++t) body(t);
-  });
-}
-
 }  // namespace
 
 void SwiGlu(const TensorView& gate_up, Rounding rounding, const TensorView& out) {
   const int64_t f = out.cols;
   CHECK_EQ(gate_up.cols, 2 * f);
   CHECK_EQ(gate_up.rows, out.rows);
-  ForRows(out.rows, [&](int64_t t) {
+  ForRows(out.rows, kTaskRows, [&](int64_t t) {
     const float* row = gate_up.f32(t);
     HWY_DYNAMIC_DISPATCH(SwiGluRowImpl)
     (row, row + f, f, rounding == Rounding::kBFloat16, out.f32(t));
@@ -76,7 +68,7 @@ void SwiGluGrad(const TensorView& dy, const TensorView& gate_up, const TensorVie
   const int64_t f = dy.cols;
   CHECK_EQ(gate_up.cols, 2 * f);
   CHECK_EQ(dgate_up.cols, 2 * f);
-  ForRows(dy.rows, [&](int64_t t) {
+  ForRows(dy.rows, kTaskRows, [&](int64_t t) {
     const float* row = gate_up.f32(t);
     float* out = dgate_up.f32(t);
     HWY_DYNAMIC_DISPATCH(SwiGluGradRowImpl)(dy.f32(t), row, row + f, f, out, out + f);
