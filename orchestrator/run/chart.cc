@@ -7,8 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "orchestrator/run/console.h"
-
 namespace orrery::run {
 namespace {
 
@@ -152,6 +150,14 @@ std::string Legend(const std::vector<Series>& series, bool letters, const ChartS
 }
 
 }  // namespace
+
+ChartStyle StyleFor(const ConsoleTraits& traits) {
+  ChartStyle style;
+  style.columns = std::clamp(traits.columns, kMinColumns, 120);
+  style.unicode = traits.unicode;
+  style.color = traits.color;
+  return style;
+}
 
 std::string DrawChart(std::string_view title, const std::vector<Series>& series,
                       const ChartStyle& style) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "orchestrator/run/console.h"
+
 namespace orrery::run {
 
 struct Series {
@@ -21,6 +23,9 @@ struct ChartStyle {
   bool unicode = true;
   bool color = false;
 };
+
+// A style for what the stream can show.
+ChartStyle StyleFor(const ConsoleTraits& traits);
 
 // Title, plotting area with axis labels, and a legend where there is more than one series. Lines
 // end in '\n'. A chart without one finite point says so.

@@ -174,6 +174,11 @@ absl::Status RunDirectory::CommitCheckpoint(int64_t step) {
   for (const std::string& path : {paths_.metrics(), paths_.events()}) {
     if (Exists(path)) RETURN_IF_ERROR(SyncPath(path));
   }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> previous, checkpoints_.Latest());
+  ASSIGN_OR_RETURN(const std::vector<int64_t> sample_steps, SampleSteps(paths_.root));
+  for (const int64_t sampled : sample_steps) {
+    if (!previous || sampled > *previous) RETURN_IF_ERROR(SyncPath(paths_.samples_of(sampled)));
+  }
   RETURN_IF_ERROR(SyncPath(paths_.samples()));
   RETURN_IF_ERROR(SyncPath(paths_.root));
   return checkpoints_.Commit(step);

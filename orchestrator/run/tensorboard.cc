@@ -145,7 +145,9 @@ absl::Status KeepRecordsUpTo(const std::string& path, int64_t step) {
     if (!event_step.ok()) return Annotate(event_step.status(), path);
     if (*event_step <= step) kept += ToTfRecord(*event);
   }
-  return kept == content ? absl::OkStatus() : WriteFileAtomically(path, kept);
+  if (kept == content) return absl::OkStatus();
+  if (!kept.empty()) return WriteFileAtomically(path, kept);
+  return ::unlink(path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("cannot remove", path, errno);
 }
 
 }  // namespace

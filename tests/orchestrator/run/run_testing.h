@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -49,15 +52,53 @@ class TempFolder {
   std::string path_;
 };
 
-// A file system of a few kilobytes, mounted over a folder of its own; needs root.
+// A folder whose disk is full after `bytes`: a tmpfs of that size, or, where nothing may be
+// mounted, a limit on the size of a file.
 class TinyDisk {
  public:
-  TinyDisk(const char* options, unsigned long flags)
-      : mounted_(::mount("tmpfs", folder_.path().c_str(), "tmpfs", flags, options) == 0) {}
-  ~TinyDisk() {
-    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  explicit TinyDisk(size_t bytes) {
+    const std::string size = "size=" + std::to_string(bytes);
+    mounted_ = ::mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, size.c_str()) == 0;
+    if (mounted_) return;
+    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit limit{bytes, old_limit_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  bool mounted() const { return mounted_; }
+  ~TinyDisk() {
+    if (mounted_) {
+      ::umount2(folder_.path().c_str(), MNT_DETACH);
+    } else {
+      ::setrlimit(RLIMIT_FSIZE, &old_limit_);
+      ::signal(SIGXFSZ, old_handler_);
+    }
+  }
+  // What the system says when it is full.
+  const char* reason() const { return mounted_ ? "No space left on device" : "File too large"; }
+  const std::string& path() const { return folder_.path(); }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  TempFolder folder_;
+  bool mounted_;
+  rlimit old_limit_{};
+  void (*old_handler_)(int) = nullptr;
+};
+
+// A folder nobody may write into: a read-only tmpfs, or by its mode where nothing may be mounted
+// (which root passes over; then usable() is false).
+class ReadOnlyFolder {
+ public:
+  ReadOnlyFolder() {
+    mounted_ = ::mount("tmpfs", folder_.path().c_str(), "tmpfs", MS_RDONLY, nullptr) == 0;
+    if (!mounted_) ::chmod(folder_.path().c_str(), 0555);
+  }
+  ~ReadOnlyFolder() {
+    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+    if (!mounted_) ::chmod(folder_.path().c_str(), 0755);
+  }
+  bool usable() const { return mounted_ || ::geteuid() != 0; }
+  const char* reason() const { return mounted_ ? "Read-only file system" : "Permission denied"; }
   const std::string& path() const { return folder_.path(); }
   std::string operator/(const std::string& name) const { return folder_ / name; }
 

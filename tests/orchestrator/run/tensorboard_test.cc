@@ -90,6 +90,8 @@ TEST(TensorBoard, KeepsRecordsUpToAStepAndCutsATornEnd) {
   EXPECT_LT(Get(path).size(), two.size());
   EXPECT_EQ(Get(path), two.substr(0, Get(path).size()));
   ASSERT_OK(KeepTensorBoardUpTo(folder / "none", 1));
+  ASSERT_OK(KeepTensorBoardUpTo(folder.path(), -1));  // from the very beginning
+  EXPECT_FALSE(fs::exists(path));
 }
 
 std::string Output(const std::string& command) {
@@ -103,8 +105,12 @@ std::string Output(const std::string& command) {
 
 // TensorBoard's own reader sees every step once, also after a kill and a resume.
 TEST(TensorBoard, TheRealTensorBoardReadsIt) {
-  const char* python = std::getenv("ORRERY_ORACLE_PYTHON");
-  if (python == nullptr) GTEST_SKIP() << "ORRERY_ORACLE_PYTHON names no Python with tensorboard";
+  const char* named = std::getenv("ORRERY_ORACLE_PYTHON");
+  const std::string python =
+      named != nullptr ? named : ORRERY_SOURCE_DIR "/.deps/oracles/bin/python";
+  if (!fs::exists(python)) {
+    GTEST_SKIP() << "no Python with tensorboard at " << python << " (ORRERY_ORACLE_PYTHON)";
+  }
   const TempFolder folder;
   const auto write = [&](int64_t first, int64_t last) {
     ASSERT_OK_AND_ASSIGN(const auto sink, TensorBoardSink::Open(folder.path()));
