@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# oracle_test.sh BINARY SOURCE_DIR: oracle_test.py by the oracles' Python. Exit code 77 where there is
+# oracle_test.sh BINARY SOURCE_DIR: oracle_checks.py by the oracles' Python. Exit code 77 where there is
 # none, which ctest counts as skipped; in CI that is a failure.
 set -euo pipefail
 
@@ -10,4 +10,4 @@ if [[ ! -x $python ]]; then
   exit 1
 fi
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-exec "$python" "$2/tests/e2e/oracle_test.py" "$1" "$2"
+exec "$python" "$2/tests/e2e/oracle_checks.py" "$1" "$2"

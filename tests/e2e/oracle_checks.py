@@ -1,6 +1,6 @@
 """Runs of the built binary against transformers, tokenizers and TensorBoard.
 
-    oracle_test.py BINARY SOURCE_DIR
+    oracle_checks.py BINARY SOURCE_DIR
 
 Recorded log-probs are recomputed by transformers from the checkpoint that they were sampled with:
 with a checkpoint every step, the samples of step k + 1 were drawn with the weights of step k.
