@@ -163,7 +163,7 @@ TEST_F(BadInput, WeightsThatAreNotFinite) {
   std::string bytes = Get(path);
   bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));
   Put(path, bytes);
-  RefusedModel("finite");
+  RefusedModel("is nan");
 }
 
 TEST_F(BadInput, ConfigsOfOtherModels) {
@@ -173,7 +173,7 @@ TEST_F(BadInput, ConfigsOfOtherModels) {
   };
   refused("\"hidden_size\": 96", "\"hidden_size\": 128", "[512, 128]");
   refused("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "model.layers.3");
-  refused("Qwen3ForCausalLM", "MambaForCausalLM", "MambaForCausalLM");
+  refused("\"model_type\": \"qwen3\"", "\"model_type\": \"mamba\"", "mamba");
   refused("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act");
   refused("\"vocab_size\": 512", "\"vocab_size\": 400", "vocab_size");
   refused("\"num_attention_heads\": 3", "\"num_attention_heads\": 0", "num_attention_heads");
