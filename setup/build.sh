@@ -56,7 +56,10 @@ known_preset() {
 build_command() {
   local preset=${1-release}
   known_preset "$preset"
-  ensure_setup
+  case $preset in
+    fuzz | arm64) ensure_test_setup ;;  # clang; the cross compiler and its libraries
+    *) ensure_setup ;;
+  esac
   if (($# == 0)); then
     ensure_binary
     say "build/orrery is up to date"

@@ -74,6 +74,7 @@ check_outside() {
   done < <(sources | xargs -r grep -nHE "^[[:space:]]*#[[:space:]]*include[[:space:]]+[<\"]($1)")
 }
 
+# A *_test.py may be registered through the *_test.sh of its name, which runs it.
 check_tests_registered() {
   local folder
   while read -r folder; do
@@ -81,7 +82,7 @@ check_tests_registered() {
       breach "tests/$folder has tests and no orrery_test($folder ...) in tests/CMakeLists.txt"
   done < <(find tests -name '*_test.cc' -printf '%h\n' 2>/dev/null | sed 's#^tests/*##' | sort -u)
   while read -r file; do
-    grep -qF "$file" tests/CMakeLists.txt || breach "tests/$file is not registered in tests/CMakeLists.txt"
+    grep -qF -e "$file" -e "${file%.*}.sh" tests/CMakeLists.txt || breach "tests/$file is not registered in tests/CMakeLists.txt"
   done < <(find tests \( -name '*_test.sh' -o -name '*_test.py' \) -printf '%P\n' 2>/dev/null | sort)
 }
 
