@@ -3,6 +3,10 @@
 set(ORRERY_DEPS ${CMAKE_SOURCE_DIR}/.deps CACHE PATH "Folder of the unpacked PyPI wheels")
 
 set(ORRERY_WARNINGS -Wall -Wextra -Werror -Wno-missing-field-initializers)
+# GCC 12 sees overlaps and overflows that are not there once a sanitizer's checks stand in between.
+if(CMAKE_BUILD_TYPE STREQUAL "Sanitize")
+  list(REMOVE_ITEM ORRERY_WARNINGS -Werror)
+endif()
 
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)

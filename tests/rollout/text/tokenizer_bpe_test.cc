@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,8 +103,8 @@ TEST(TokenizerVocabulary, RefusesIdsThatCannotBe) {
 
 TEST(TokenizerVocabulary, FindsEveryTextOfMany) {
   Vocabulary vocabulary;
-  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(vocabulary.Add("t" + std::to_string(i), i).ok());
-  for (int i = 0; i < 5000; ++i) ASSERT_EQ(vocabulary.Find("t" + std::to_string(i)), i);
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(vocabulary.Add(fmt::format("t{}", i), i).ok());
+  for (int i = 0; i < 5000; ++i) ASSERT_EQ(vocabulary.Find(fmt::format("t{}", i)), i);
   ASSERT_TRUE(vocabulary.Add("t17", 6000).ok());  // the last of equal keys counts
   EXPECT_EQ(vocabulary.Find("t17"), 6000);
   EXPECT_FALSE(vocabulary.Has(17));
@@ -139,12 +140,12 @@ TEST(TokenizerAddedTokens, FindsLeftmostLongest) {
         if (!std::string_view(text).substr(i).starts_with(patterns[p])) continue;
         if (best < 0 || patterns[p].size() > patterns[best].size()) best = static_cast<int>(p);
       }
-      expected += best < 0 ? std::string(1, text[i]) : "[" + std::to_string(best) + "]";
+      expected += best < 0 ? std::string(1, text[i]) : fmt::format("[{}]", best);
       i += best < 0 ? 1 : patterns[best].size();
     }
     matcher.Split(
         text, [&](std::string_view piece) { found += piece; },
-        [&](int32_t id) { found += "[" + std::to_string(id) + "]"; });
+        [&](int32_t id) { found += fmt::format("[{}]", id); });
     ASSERT_EQ(found, expected) << text;
   }
 }
