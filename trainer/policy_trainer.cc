@@ -1,5 +1,9 @@
 #include "trainer/policy_trainer.h"
 
+#include <rapidjson/document.h>
+#include <rapidjson/prettywriter.h>
+#include <rapidjson/stringbuffer.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -21,6 +25,23 @@ constexpr const char* kModelFiles[] = {
     "config.json",           "generation_config.json",  "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "added_tokens.json"};
+
+// config.json that says what the weights beside it are.
+std::string WithDtype(const std::string& config, kernels::DType dtype) {
+  rapidjson::Document json;
+  json.Parse(config.c_str());
+  if (json.HasParseError() || !json.IsObject()) return config;  // ModelSpec read it: cannot happen
+  json.RemoveMember("torch_dtype");
+  json.RemoveMember("dtype");
+  json.AddMember("dtype",
+                 rapidjson::StringRef(dtype == kernels::DType::kBFloat16 ? "bfloat16" : "float32"),
+                 json.GetAllocator());
+  rapidjson::StringBuffer text;
+  rapidjson::PrettyWriter<rapidjson::StringBuffer> writer(text);
+  writer.SetIndent(' ', 2);
+  json.Accept(writer);
+  return std::string(text.GetString(), text.GetSize()) + "\n";
+}
 
 double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
@@ -320,7 +341,8 @@ absl::Status PolicyTrainer::Save(const std::string& folder) {
   for (const char* name : kModelFiles) {
     const std::string from = options_.model_folder + "/" + name;
     if (!std::filesystem::exists(from)) continue;
-    ASSIGN_OR_RETURN(const std::string content, ReadFile(from));
+    ASSIGN_OR_RETURN(std::string content, ReadFile(from));
+    if (name == std::string_view("config.json")) content = WithDtype(content, store_.dtype());
     RETURN_IF_ERROR(WriteFileAtomically(folder + "/" + name, content));
   }
   return absl::OkStatus();

@@ -37,6 +37,9 @@ absl::Status ErrnoStatus(std::string_view what, const std::string& path, int err
     case EPERM:
     case EROFS:
       return absl::PermissionDeniedError(message);
+    case EISDIR:
+    case ENOTDIR:
+      return absl::InvalidArgumentError(message);
     case ENOSPC:
     case EDQUOT:
       return absl::ResourceExhaustedError(message);

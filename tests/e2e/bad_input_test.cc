@@ -174,6 +174,7 @@ TEST_F(BadInput, ConfigsOfOtherModels) {
   refused("\"hidden_size\": 96", "\"hidden_size\": 128", "[512, 128]");
   refused("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "model.layers.3");
   refused("\"model_type\": \"qwen3\"", "\"model_type\": \"mamba\"", "mamba");
+  refused("Qwen3ForCausalLM", "MambaForCausalLM", "MambaForCausalLM");
   refused("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act");
   refused("\"vocab_size\": 512", "\"vocab_size\": 400", "vocab_size");
   refused("\"num_attention_heads\": 3", "\"num_attention_heads\": 0", "num_attention_heads");

@@ -133,6 +133,8 @@ class Oracle(unittest.TestCase):
         path = self.checkpoint(folder, STEPS)
         model = load(path, torch.bfloat16)
         self.assertEqual({p.dtype for p in model.parameters()}, {torch.bfloat16})
+        with open(path + "/config.json") as config:
+            self.assertEqual(json.load(config).get("dtype"), "bfloat16")
         difference, _ = largest_difference(load(self.checkpoint(folder, STEPS - 1), torch.bfloat16),
                                            folder, STEPS, 1.0)
         # Logits of magnitude up to 16 rounded to 8 significant bits differ by up to 2^-4 each, on

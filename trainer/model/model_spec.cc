@@ -174,12 +174,47 @@ void ReadRope(Reader& config, ModelSpec* spec) {
   config.Fail(rope.status());
 }
 
+struct KnownFamily {
+  const char* model_type;
+  const char* architecture;
+  Family family;
+};
+constexpr KnownFamily kFamilies[] = {
+    {"llama", "LlamaForCausalLM", Family::kLlama},
+    {"qwen2", "Qwen2ForCausalLM", Family::kQwen2},
+    {"qwen3", "Qwen3ForCausalLM", Family::kQwen3},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", Family::kQwen3Moe},
+};
+
+// "architectures" may be absent; where it names a head or a model of another kind, it is believed.
+absl::Status CheckArchitecture(const Reader& config, const KnownFamily& known) {
+  const Value* list = config.Find("architectures");
+  if (list == nullptr) return absl::OkStatus();
+  for (const Value* name = list->IsArray() ? list->Begin() : nullptr;
+       name != nullptr && name != list->End(); ++name) {
+    if (name->IsString() && name->GetString() == std::string_view(known.architecture)) {
+      return absl::OkStatus();
+    }
+  }
+  std::string names;
+  for (const Value* name = list->IsArray() ? list->Begin() : nullptr;
+       name != nullptr && name != list->End(); ++name) {
+    if (name->IsString())
+      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name->GetString());
+  }
+  return InvalidInput(
+      "{}: \"architectures\": [{}] is not supported; with \"model_type\": \"{}\" it "
+      "is \"{}\"",
+      config.place(), names, known.model_type, known.architecture);
+}
+
 absl::StatusOr<Family> ReadFamily(Reader& config) {
   const std::string type = config.Text("model_type", "");
-  if (type == "llama") return Family::kLlama;
-  if (type == "qwen2") return Family::kQwen2;
-  if (type == "qwen3") return Family::kQwen3;
-  if (type == "qwen3_moe") return Family::kQwen3Moe;
+  for (const KnownFamily& known : kFamilies) {
+    if (type != known.model_type) continue;
+    RETURN_IF_ERROR(CheckArchitecture(config, known));
+    return known.family;
+  }
   return InvalidInput(
       "{}: \"model_type\": \"{}\" is not supported; known: llama, qwen2, qwen3, "
       "qwen3_moe",
