@@ -56,7 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<orrery::Prompt> rows;
     const absl::Status status =
         orrery::data::ParseJsonRows(*text, "fuzz.jsonl", orrery::data::RowMapper(config), 0, rows);
-    if (!status.ok()) CHECK(!status.message().empty());
+    if (!status.ok()) {
+      CHECK(!status.message().empty());
+    }
     for (const orrery::Prompt& row : rows) CheckPrompt(row);
   }
   return 0;
