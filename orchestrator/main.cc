@@ -1,4 +1,5 @@
-// The orrery binary: reads the command line, runs a command and turns how it ended into the exit code.
+// The orrery binary: reads the command line, runs a command and turns how it ended into the exit
+// code.
 //   0 done   1 failed   2 usage or configuration   130 interrupted, with a checkpoint written
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -66,12 +67,15 @@ void AddExperiment(CLI::App* sub, CommandLine& line, bool required = true) {
 
 void AddTraining(CLI::App& app, CommandLine& line) {
   AddExperiment(Add(app, line, "run", "train with reinforcement learning",
-                    [&] { return commands::Run(line.run); }), line);
+                    [&] { return commands::Run(line.run); }),
+                line);
   AddExperiment(Add(app, line, "sft", "train on prompts and solutions",
-                    [&] { return commands::Sft(line.run); }), line);
+                    [&] { return commands::Sft(line.run); }),
+                line);
   Add(app, line, "resume", "continue a run from its last checkpoint",
       [&] { return commands::Resume(line.path); })
-      ->add_option("DIR", line.path, "the run directory")->required();
+      ->add_option("DIR", line.path, "the run directory")
+      ->required();
   CLI::App* eval = Add(app, line, "eval", "evaluate a model on an experiment's evals", [&] {
     return Done(commands::Eval({line.run, line.checkpoint}));
   });
@@ -80,22 +84,24 @@ void AddTraining(CLI::App& app, CommandLine& line) {
 }
 
 void AddReading(CLI::App& app, CommandLine& line) {
-  CLI::App* plot = Add(app, line, "plot", "curves of one or several runs", [&] {
-    return Done(commands::Plot(line.paths, line.metrics, line.html));
-  });
+  CLI::App* plot = Add(app, line, "plot", "curves of one or several runs",
+                       [&] { return Done(commands::Plot(line.paths, line.metrics, line.html)); });
   plot->add_option("DIR", line.paths, "run directories")->required();
   plot->add_option("--metric", line.metrics, "names of metrics");
   plot->add_option("--html", line.html, "write a page to this file instead");
-  CLI::App* inspect = Add(app, line, "inspect", "recorded samples", [&]() -> absl::StatusOr<Ending> {
-    if (!line.finish.empty()) {
-      ASSIGN_OR_RETURN(line.filter.finish_reason, run::ParseFinishReason(line.finish));
-    }
-    return Done(commands::Inspect(line.path, line.filter));
-  });
+  CLI::App* inspect =
+      Add(app, line, "inspect", "recorded samples", [&]() -> absl::StatusOr<Ending> {
+        if (!line.finish.empty()) {
+          ASSIGN_OR_RETURN(line.filter.finish_reason, run::ParseFinishReason(line.finish));
+        }
+        return Done(commands::Inspect(line.path, line.filter));
+      });
   inspect->add_option("DIR", line.path, "a run directory or a samples file")->required();
   inspect->add_option("--step", line.filter.step, "which step; the last one where not given");
-  inspect->add_option("--min-reward", line.filter.min_reward, "only episodes with this score or more");
-  inspect->add_option("--max-reward", line.filter.max_reward, "only episodes with this score or less");
+  inspect->add_option("--min-reward", line.filter.min_reward,
+                      "only episodes with this score or more");
+  inspect->add_option("--max-reward", line.filter.max_reward,
+                      "only episodes with this score or less");
   inspect->add_option("--finish", line.finish, "stop, length, aborted or rejected");
   inspect->add_option("--group", line.filter.group_id, "only this group");
   inspect->add_option("--text", line.filter.text, "only episodes with this text");
@@ -106,17 +112,15 @@ void AddReading(CLI::App& app, CommandLine& line) {
   replay->add_option("DIR", line.path, "the run directory")->required();
   replay->add_option("--step", line.step, "which step")->required();
   replay->add_flag("--rollout", line.rollout, "sample it again instead of training it again");
-  CLI::App* score = Add(app, line, "score", "grade recorded samples again", [&] {
-    return Done(commands::Score(line.path, line.run));
-  });
+  CLI::App* score = Add(app, line, "score", "grade recorded samples again",
+                        [&] { return Done(commands::Score(line.path, line.run)); });
   score->add_option("SAMPLES", line.path, "a run directory or a samples file")->required();
   AddExperiment(score, line);
 }
 
 void AddTools(CLI::App& app, CommandLine& line) {
-  CLI::App* config = Add(app, line, "config", "the resolved experiment, or every key explained", [&] {
-    return Done(commands::PrintConfig(line.run, line.explain));
-  });
+  CLI::App* config = Add(app, line, "config", "the resolved experiment, or every key explained",
+                         [&] { return Done(commands::PrintConfig(line.run, line.explain)); });
   AddExperiment(config, line, /*required=*/false);
   config->add_flag("--explain", line.explain, "every key, its default, unit and meaning");
   CLI::App* tokenize = Add(app, line, "tokenize", "text to token ids", [&] {
@@ -125,9 +129,9 @@ void AddTools(CLI::App& app, CommandLine& line) {
   tokenize->add_option("MODEL", line.model, "a model folder or hf:ORG/NAME")->required();
   tokenize->add_option("TEXT", line.text, "standard input where not given");
   tokenize->add_flag("--decode", line.decode, "ids to text");
-  CLI::App* train = Add(app, line, "train-tokenizer", "a small byte-level BPE from an experiment's data",
-                        [&] { return Done(commands::TrainTokenizer(line.run, line.vocab_size,
-                                                                   line.folder)); });
+  CLI::App* train =
+      Add(app, line, "train-tokenizer", "a small byte-level BPE from an experiment's data",
+          [&] { return Done(commands::TrainTokenizer(line.run, line.vocab_size, line.folder)); });
   AddExperiment(train, line);
   train->add_option("--vocab-size", line.vocab_size, "entries, special tokens included");
   train->add_option("--out", line.folder, "folder for tokenizer.json")->required();
@@ -154,7 +158,8 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
-      std::fprintf(stderr, "orrery: there is no command '%s'; `orrery --help` names them\n", argv[1]);
+      std::fprintf(stderr, "orrery: there is no command '%s'; `orrery --help` names them\n",
+                   argv[1]);
       return kUsageCode;
     }
     return app.exit(error) == 0 ? 0 : kUsageCode;

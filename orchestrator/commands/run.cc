@@ -20,9 +20,8 @@ absl::StatusOr<std::function<void(std::vector<EpisodeGroup>*)>> MakeAdvantages(
     const configs::Experiment& experiment) {
   rewards::AdvantageOptions options;
   ASSIGN_OR_RETURN(options.estimator, rewards::ParseEstimator(experiment.algorithm.name));
-  return [options](std::vector<EpisodeGroup>* groups) {
-    rewards::AssignAdvantages(options, groups);
-  };
+  return
+      [options](std::vector<EpisodeGroup>* groups) { rewards::AssignAdvantages(options, groups); };
 }
 
 absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDirectory& directory,
@@ -62,7 +61,8 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
     return end.status();
   }
   const bool stopped = *end == LoopEnd::kInterrupted;
-  RETURN_IF_ERROR(outputs->journal->Write(stopped ? "interrupted" : "done", directory.paths().root));
+  RETURN_IF_ERROR(
+      outputs->journal->Write(stopped ? "interrupted" : "done", directory.paths().root));
   RETURN_IF_ERROR(outputs->Finish(directory));
   return stopped ? Ending::kInterrupted : Ending::kDone;
 }
@@ -76,14 +76,15 @@ absl::StatusOr<Ending> Run(const RunArguments& arguments) {
   RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
   // The session first: a mistake in model or data leaves no folder behind.
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
-  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
-                   run::RunDirectory::Create(experiment.RunDirectory(),
-                                             configs::PrintExperiment(experiment)));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<run::RunDirectory> directory,
+      run::RunDirectory::Create(experiment.RunDirectory(), configs::PrintExperiment(experiment)));
   return Train(experiment, *directory, session.get(), {}, {});
 }
 
 absl::StatusOr<Ending> Resume(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory, run::RunDirectory::Resume(path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
+                   run::RunDirectory::Resume(path));
   ASSIGN_OR_RETURN(const std::string text, directory->ReadExperiment());
   ASSIGN_OR_RETURN(const configs::Experiment experiment,
                    configs::ParseExperiment(text, directory->paths().experiment()));

@@ -296,9 +296,9 @@ absl::StatusOr<std::unique_ptr<Grader>> MakeGrader(const configs::Experiment& e)
   return std::make_unique<rewards::RubricGrader>(std::move(rubric), kernels::NumThreads());
 }
 
-absl::Status CheckTokenizerFits(const Session& session) {
+absl::Status CheckTokenizerFits(const Session& session, const model::ModelSpec& spec) {
   const int64_t tokens = session.codec->tokenizer().vocab_size();
-  const int64_t rows = session.store->spec().vocab_size;
+  const int64_t rows = spec.vocab_size;
   if (tokens <= rows) return absl::OkStatus();
   return InvalidInput(
       "{}: the tokenizer has {} ids, the model's vocab_size is {}: they do not belong "
@@ -347,9 +347,9 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
       session->dataset,
       data::OpenDataset(e.data, e.story_math, HashSeed({seed, kDataStream}), ResolveDataSource));
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
+  RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
   RETURN_IF_ERROR(CheckFits(spec, ToDType(e.model), options.for_training));
   ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
-  RETURN_IF_ERROR(CheckTokenizerFits(*session));
   RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
   ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
   if (options.for_training) {

@@ -34,8 +34,10 @@ class Supervised {
 
   absl::StatusOr<Ending> Run(int64_t steps, const std::atomic<bool>& interrupted) {
     if (stop_id_ < 0) {
-      return InvalidInput("{}: neither config.json nor generation_config.json names an eos_token_id, "
-                          "with which a solution ends", session_.model_folder);
+      return InvalidInput(
+          "{}: neither config.json nor generation_config.json names an eos_token_id, "
+          "with which a solution ends",
+          session_.model_folder);
     }
     while (state_.step < steps) {
       RETURN_IF_ERROR(Step(steps));
@@ -75,8 +77,7 @@ class Supervised {
     run::StepMetrics metrics(state_.step);
     run::AddTrainMetrics(*stats, &metrics);
     run::StepSeconds seconds;
-    seconds.step =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds.step = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     seconds.train = seconds.step - stats->sync_s;
     seconds.sync = stats->sync_s;
     run::AddPerfMetrics(seconds, {}, *stats, &metrics);
@@ -90,15 +91,15 @@ class Supervised {
       if (state_.step != steps && (task.every == 0 || state_.step % task.every != 0)) continue;
       ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
       metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
-      outputs_.console->Note(fmt::format("eval {} at step {}: {:.4f} [{:.4f}, {:.4f}] of {} prompts",
-                                         task.name, state_.step, result.accuracy, result.low,
-                                         result.high, result.prompts));
+      outputs_.console->Note(
+          fmt::format("eval {} at step {}: {:.4f} [{:.4f}, {:.4f}] of {} prompts", task.name,
+                      state_.step, result.accuracy, result.low, result.high, result.prompts));
     }
     return absl::OkStatus();
   }
 
-  // The prompt as it is sampled from, then the solution and the end-of-sequence token; turns of tools
-  // are given, those of the assistant learnt.
+  // The prompt as it is sampled from, then the solution and the end-of-sequence token; turns of
+  // tools are given, those of the assistant learnt.
   absl::StatusOr<TrainingSequence> ToSequence(const Prompt& row, uint64_t id) const {
     TrainingSequence s;
     s.episode_id = id;
@@ -108,7 +109,8 @@ class Supervised {
     s.loss_mask.assign(s.token_ids.size(), all ? 1 : 0);
     if (row.solution_messages.empty()) {
       if (row.solution.empty()) {
-        return InvalidInput("the row has no solution to learn: set data.solution_field, or a preset");
+        return InvalidInput(
+            "the row has no solution to learn: set data.solution_field, or a preset");
       }
       AddTurn(row.solution, &s);
     } else {
@@ -162,7 +164,8 @@ class Supervised {
       return Annotate(saved, fmt::format("checkpoint of step {}", state_.step));
     }
     RETURN_IF_ERROR(directory_.CommitCheckpoint(state_.step));
-    return checkpoints.Prune(experiment_.checkpoint.keep, experiment_.checkpoint.keep_every).status();
+    return checkpoints.Prune(experiment_.checkpoint.keep, experiment_.checkpoint.keep_every)
+        .status();
   }
 
   const configs::Experiment& experiment_;
@@ -191,12 +194,13 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
                         experiment.data.source);
   }
   if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
-  const int64_t steps = experiment.sft.steps > 0
-                            ? experiment.sft.steps
-                            : std::max<int64_t>(1, static_cast<int64_t>(
-                                                       experiment.sft.epochs *
-                                                       static_cast<double>(session->dataset->size())) /
-                                                       experiment.sft.batch_size);
+  const int64_t steps =
+      experiment.sft.steps > 0
+          ? experiment.sft.steps
+          : std::max<int64_t>(1,
+                              static_cast<int64_t>(experiment.sft.epochs *
+                                                   static_cast<double>(session->dataset->size())) /
+                                  experiment.sft.batch_size);
   if (state.step >= steps) {
     std::printf("%s: the run is complete (%lld steps)\n", directory.paths().root.c_str(),
                 static_cast<long long>(state.step));
@@ -207,7 +211,8 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
   RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
                                           fmt::format("sft from step {}", state.step)));
   const absl::StatusOr<Ending> ending =
-      Supervised(experiment, directory, *session, *outputs, std::move(state)).Run(steps, interrupted);
+      Supervised(experiment, directory, *session, *outputs, std::move(state))
+          .Run(steps, interrupted);
   if (!ending.ok()) {
     (void)outputs->journal->Write("error", StatusText(ending.status()));
     return ending;
@@ -225,9 +230,9 @@ absl::StatusOr<Ending> Sft(const RunArguments& arguments) {
   RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
   // The session first: a mistake in model or data leaves no folder behind.
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
-  ASSIGN_OR_RETURN(const std::unique_ptr<run::RunDirectory> directory,
-                   run::RunDirectory::Create(experiment.RunDirectory(),
-                                             configs::PrintExperiment(experiment)));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<run::RunDirectory> directory,
+      run::RunDirectory::Create(experiment.RunDirectory(), configs::PrintExperiment(experiment)));
   RETURN_IF_ERROR(WriteFileAtomically(SftMarker(directory->paths()), "orrery sft\n"));
   return TrainSupervised(experiment, *directory, session.get(), {}, {});
 }

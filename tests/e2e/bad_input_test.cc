@@ -197,7 +197,7 @@ TEST_F(BadInput, Datasets) {
   RefusedData("\n\n", "rows.jsonl");
   RefusedData("{\"prompt\": \"a\", \"answer\": \"1\"}\n{\"prompt\": \n", "rows.jsonl:2");
   RefusedData("{\"question\": \"a\", \"answer\": \"1\"}\n", "prompt");
-  RefusedData("{\"prompt\": 17, \"answer\": \"1\"}\n", "prompt");
+  RefusedData("{\"prompt\": {\"a\": 17}, \"answer\": \"1\"}\n", "prompt");
   RefusedData("[1, 2]\n", "rows.jsonl");
   Refused({"data.source=" + folder_ / "absent.jsonl"}, "absent.jsonl");
   Put(folder_ / "rows.parquet", "PAR1 is not enough");
