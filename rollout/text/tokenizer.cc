@@ -174,11 +174,13 @@ absl::StatusOr<std::optional<int32_t>> Tokenizer::Impl::IdOf(
 }
 
 std::optional<int32_t> Tokenizer::Impl::Find(std::string_view token) const {
+  // An added token that the vocabulary has too has the same id there.
+  const int32_t id = parts.model.vocabulary().Find(token);
+  if (id != Vocabulary::kNone) return id;
   for (const AddedToken& added : parts.added_tokens) {
     if (added.content == token) return added.id;
   }
-  const int32_t id = parts.model.vocabulary().Find(token);
-  return id == Vocabulary::kNone ? std::nullopt : std::optional(id);
+  return std::nullopt;
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
