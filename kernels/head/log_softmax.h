@@ -17,9 +17,9 @@ struct LogSoftmaxStats {
   float entropy = 0;
   bool finite = true;  // false: a logit is NaN or infinite; the rest means nothing
 
-  float Logprob(float logit, float inverse_temperature) const {
-    return logit * inverse_temperature - max - log_sum;
-  }
+  // Not inline: a caller's compiler could fuse the product and the subtraction, and sampler and
+  // trainer would then differ in the last bit (seen on arm64).
+  float Logprob(float logit, float inverse_temperature) const;
 };
 
 // exps: n floats that receive exp(z_j - max), or null. May be logits itself.

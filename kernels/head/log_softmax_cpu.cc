@@ -66,6 +66,10 @@ namespace orrery::kernels {
 HWY_EXPORT(LogSoftmaxImpl);
 HWY_EXPORT(LogSoftmaxGradImpl);
 
+float LogSoftmaxStats::Logprob(float logit, float inverse_temperature) const {
+  return logit * inverse_temperature - max - log_sum;
+}
+
 LogSoftmaxStats LogSoftmax(const float* logits, int64_t n, float inverse_temperature, float* exps) {
   return HWY_DYNAMIC_DISPATCH(LogSoftmaxImpl)(logits, n, inverse_temperature, exps);
 }
