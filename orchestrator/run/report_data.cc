@@ -62,20 +62,31 @@ void AppendCurve(std::string* out, const Curve& curve, bool band) {
   *out += '}';
 }
 
+// Whether `text` ends in the begin of a character whose other bytes may follow.
+bool EndsInsideACharacter(std::string_view text) {
+  const size_t broken = FindInvalidUtf8(text);
+  if (broken == std::string_view::npos) return false;
+  const auto first = static_cast<unsigned char>(text[broken]);
+  if (first < 0xc2 || first > 0xf4) return false;
+  const size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  return text.size() - broken < length;
+}
+
 // Tokens whose text ends inside a character show it with the token that ends it.
 std::vector<std::string> WholeCharacterPieces(const SegmentText& text) {
-  constexpr size_t kLongestCharacter = 4;
   std::vector<std::string> pieces;
   std::string open;
   size_t begin = 0;
   for (const int32_t bytes : text.piece_bytes) {
     open += text.text.substr(begin, static_cast<size_t>(bytes));
     begin += static_cast<size_t>(bytes);
-    const size_t broken = FindInvalidUtf8(open);
-    const bool may_be_completed =
-        broken != std::string_view::npos && open.size() - broken < kLongestCharacter;
-    pieces.push_back(may_be_completed && pieces.size() + 1 < text.piece_bytes.size() ? "" : open);
-    if (!pieces.back().empty() || open.empty()) open.clear();
+    const bool last = pieces.size() + 1 == text.piece_bytes.size();
+    if (!last && EndsInsideACharacter(open)) {
+      pieces.emplace_back();
+    } else {
+      pieces.push_back(std::move(open));
+      open.clear();
+    }
   }
   return pieces;
 }

@@ -68,15 +68,21 @@ function linesOf(names) {
   return lines;
 }
 
-// Rows [step, value...] over the union of steps. With bands a value is [low, mean, high].
+const firstStep = Math.min(...runs.flatMap((run) => run.steps.slice(0, 1)));
+const lastStep = Math.max(...runs.flatMap((run) => run.steps.slice(-1)));
+
+// Rows [step, value...] over the union of steps. With bands a value is [low, mean, high]. The first
+// and the last step of all runs are always among them, so that all charts have one axis.
 function rowsOf(lines, bands) {
   const rows = new Map();
+  const nothing = () => lines.map(() => (bands ? [null, null, null] : null));
+  if (lines.length > 0) [firstStep, lastStep].forEach((step) => rows.set(step, [step, ...nothing()]));
   lines.forEach((line, i) => {
     const run = runs[line.run];
     run.steps.forEach((step, k) => {
       const mean = line.series.mean[k];
       if (mean === null) return;
-      if (!rows.has(step)) rows.set(step, [step, ...lines.map(() => (bands ? [null, null, null] : null))]);
+      if (!rows.has(step)) rows.set(step, [step, ...nothing()]);
       const low = line.series.low ? line.series.low[k] : mean;
       const high = line.series.high ? line.series.high[k] : mean;
       rows.get(step)[i + 1] = bands ? [low, mean, high] : mean;
@@ -132,7 +138,7 @@ function middle(value) { return Array.isArray(value) ? value[1] : value; }
 function addChart(parent, panel, lines, stacked) {
   const bands = !stacked && lines.some((line) => line.series.low);
   const rows = rowsOf(lines, bands);
-  if (rows.length === 0) return;
+  if (!rows.some((row) => row.some((value, i) => i > 0 && middle(value) !== null))) return;
   const {values, plot} = card(parent, panel.title, panel.about, stacked);
   const kDash = [null, [5, 3], [2, 2], [8, 3, 2, 3]];
   const sparse = panel.points || rows.length <= 2;

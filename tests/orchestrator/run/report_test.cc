@@ -168,7 +168,7 @@ TEST(Report, PiecesInsideACharacterAreShownWhole) {
   segment.logprobs.assign(5, -1);
   segment.versions.assign(5, 1);
   const auto pieces = [](std::span<const int32_t> ids) {
-    const std::vector<std::string> emoji = {"a", "\xf0\x9f", "\x98", "\x80z", "\xff"};
+    const std::vector<std::string> emoji = {"\xff", "\xf0\x9f", "\x98", "\x80z", "\xe2"};
     std::vector<std::string> out;
     for (size_t i = 0; i < ids.size(); ++i) out.push_back(ids.size() == 5 ? emoji[i] : "x");
     return out;
@@ -176,8 +176,9 @@ TEST(Report, PiecesInsideACharacterAreShownWhole) {
   ASSERT_OK(WriteSamples(folder.path(), 1, groups, pieces));
   int64_t budget = 1 << 20;
   const std::string json = SampleStepJson(folder.path(), 0, 1, 0, {}, &budget);
-  EXPECT_THAT(json,
-              HasSubstr("\"pieces\":[\"a\",\"\",\"\",\"\xf0\x9f\x98\x80z\",\"\xef\xbf\xbd\"]"));
+  EXPECT_THAT(
+      json,
+      HasSubstr("\"pieces\":[\"\xef\xbf\xbd\",\"\",\"\",\"\xf0\x9f\x98\x80z\",\"\xef\xbf\xbd\"]"));
 }
 
 TEST(Report, EmptyRunsAndWrongFolders) {
