@@ -7,6 +7,7 @@ namespace orrery::rollout::jinja {
 namespace {
 
 constexpr int64_t kStepsOfTurn = 8;  // what a turn of a for costs beside its body
+constexpr size_t kBytesOfCapturedScope = 512;
 
 }  // namespace
 
@@ -174,7 +175,7 @@ absl::Status Evaluator::AssignAttribute(const Target& target, Value value) {
     return At(target.position,
               InvalidInput("expected '{}' to be a namespace, whose attributes alone "
                            "can be set",
-                           program_.names[static_cast<size_t>(target.name)]));
+                           NameOf(target.name)));
   }
   RETURN_IF_ERROR(At(target.position, runtime_.budget.Allocate(sizeof(Value))));
   object->space().variables.Set(target.attribute, std::move(value));
@@ -223,7 +224,9 @@ Evaluator::Executed Evaluator::Execute(const SetBlockNode& node, Position positi
   return Flow::kNext;
 }
 
-Evaluator::Executed Evaluator::Execute(const MacroNode& node, Position) {
+Evaluator::Executed Evaluator::Execute(const MacroNode& node, Position position) {
+  // The scope now lives as long as the rendering.
+  RETURN_IF_ERROR(At(position, runtime_.budget.Allocate(kBytesOfCapturedScope)));
   for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->captured = true;
   auto callable = std::make_shared<Callable>();
   callable->macro = node.macro.get();
@@ -248,6 +251,13 @@ Evaluator::Result Evaluator::CallMacro(const Callable& callable, Arguments argum
   return Value::Of(std::move(text));
 }
 
+// The place of a parameter of that name; the number of parameters where there is none.
+size_t Evaluator::ParameterNumber(const Macro& macro, const std::string& name) const {
+  size_t i = 0;
+  while (i < macro.parameters.size() && NameOf(macro.parameters[i].first) != name) ++i;
+  return i;
+}
+
 absl::Status Evaluator::BindParameters(const Macro& macro, Arguments arguments, Scope& scope,
                                        Position position) {
   const auto wrong = [&](std::string_view problem) {
@@ -257,28 +267,29 @@ absl::Status Evaluator::BindParameters(const Macro& macro, Arguments arguments, 
     return wrong(fmt::format("takes at most {} arguments, {} were given", macro.parameters.size(),
                              arguments.positional.size()));
   }
+  std::vector<bool> given(macro.parameters.size(), false);
   for (size_t i = 0; i < arguments.positional.size(); ++i) {
+    given[i] = true;
     scope.Set(macro.parameters[i].first, std::move(arguments.positional[i]));
   }
-  std::vector<bool> given(macro.parameters.size(), false);
-  std::fill_n(given.begin(), arguments.positional.size(), true);
-  for (auto& [name, value] : arguments.named) {
-    const auto found = std::find_if(
-        macro.parameters.begin(), macro.parameters.end(),
-        [&](const auto& p) { return program_.names[static_cast<size_t>(p.first)] == name; });
-    const auto i = static_cast<size_t>(found - macro.parameters.begin());
-    if (found == macro.parameters.end()) return wrong(fmt::format("has no parameter '{}'", name));
-    if (given[i]) return wrong(fmt::format("is given the parameter '{}' twice", name));
+  for (auto& argument : arguments.named) {
+    const size_t i = ParameterNumber(macro, argument.first);
+    if (i == given.size()) return wrong(fmt::format("has no parameter '{}'", argument.first));
+    if (given[i]) return wrong(fmt::format("is given the parameter '{}' twice", argument.first));
     given[i] = true;
-    scope.Set(found->first, std::move(value));
+    scope.Set(macro.parameters[i].first, std::move(argument.second));
   }
+  return BindDefaults(macro, given, scope);
+}
+
+absl::Status Evaluator::BindDefaults(const Macro& macro, const std::vector<bool>& given,
+                                     Scope& scope) {
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i]) continue;
-    const auto& [name, standard] = macro.parameters[i];
-    Value value = Value::Missing(
-        fmt::format("parameter '{}' was not given", program_.names[static_cast<size_t>(name)]));
-    if (standard != nullptr) {
-      ASSIGN_OR_RETURN(value, Evaluate(*standard));
+    const int name = macro.parameters[i].first;
+    Value value = Value::Missing(fmt::format("parameter '{}' was not given", NameOf(name)));
+    if (macro.parameters[i].second != nullptr) {
+      ASSIGN_OR_RETURN(value, Evaluate(*macro.parameters[i].second));
     }
     scope.Set(name, std::move(value));
   }

@@ -71,6 +71,8 @@ class Evaluator {
   Result CallMacro(const Callable& callable, Arguments arguments, Position position);
   absl::Status BindParameters(const Macro& macro, Arguments arguments, Scope& scope,
                               Position position);
+  absl::Status BindDefaults(const Macro& macro, const std::vector<bool>& given, Scope& scope);
+  size_t ParameterNumber(const Macro& macro, const std::string& name) const;
   void FillRoot(const Map& variables, Scope& root) const;
 
   // Expressions (jinja_eval_expression.cc).
@@ -106,6 +108,8 @@ class Evaluator {
     if (!result.ok()) return At(position, result.status());
     return result;
   }
+
+  const std::string& NameOf(int name) const { return program_.names[static_cast<size_t>(name)]; }
 
   const Program& program_;
   Runtime runtime_;

@@ -13,8 +13,7 @@ Evaluator::Result Evaluator::Evaluate(const Expression& expression) {
 
 Evaluator::Result Evaluator::Evaluate(const NameNode& node, Position) {
   if (const Value* value = scope_->Find(node.name)) return *value;
-  return Value::Missing(
-      fmt::format("'{}' is undefined", program_.names[static_cast<size_t>(node.name)]));
+  return Value::Missing(fmt::format("'{}' is undefined", NameOf(node.name)));
 }
 
 Evaluator::Result Evaluator::Evaluate(const ListNode& node, Position position) {

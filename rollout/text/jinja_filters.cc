@@ -213,6 +213,11 @@ Arguments Rest(const Arguments& arguments, size_t from) {
   return rest;
 }
 
+// select and map of jinja2 ask `if seq` before they walk it: none and 0 count as empty.
+absl::StatusOr<std::shared_ptr<const List>> IterateIfTrue(const Value& value, Budget& budget) {
+  return IsTrue(value) ? Iterate(value, budget) : std::make_shared<const List>();
+}
+
 // Keeps the elements of which the named test (by default their truth) says `wanted`. With
 // `by_attribute` the first argument is the path that is tested.
 Result Select(Runtime& runtime, const Value& input, const Arguments& arguments, bool by_attribute,
@@ -226,7 +231,7 @@ Result Select(Runtime& runtime, const Value& input, const Arguments& arguments, 
     if (test == nullptr) return InvalidInput("{}", NoSuchTest(name));
   }
   const Arguments rest = Rest(arguments, skip + 1);
-  ASSIGN_OR_RETURN(const auto items, Iterate(input, runtime.budget));
+  ASSIGN_OR_RETURN(const auto items, IterateIfTrue(input, runtime.budget));
   std::vector<Value> kept;
   for (const Value& item : items->items) {
     RETURN_IF_ERROR(runtime.budget.Step());
@@ -268,7 +273,7 @@ Result MapElement(Runtime& runtime, const Value& item, const Arguments& argument
 Result MapFilter(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const Budget::Nested nested(runtime.budget);  // map('map', 'map', ...)
   RETURN_IF_ERROR(nested.Check());
-  ASSIGN_OR_RETURN(const auto items, Iterate(input, runtime.budget));
+  ASSIGN_OR_RETURN(const auto items, IterateIfTrue(input, runtime.budget));
   RETURN_IF_ERROR(runtime.budget.Allocate(items->items.size() * sizeof(Value)));
   std::vector<Value> mapped;
   for (const Value& item : items->items) {

@@ -53,7 +53,7 @@ Result Dict(Runtime& runtime, const Value&, const Arguments& arguments) {
 Result NewNamespace(Runtime& runtime, const Value&, const Arguments& arguments) {
   auto space = std::make_shared<Namespace>();
   ASSIGN_OR_RETURN(space->variables, MapFrom(runtime, arguments));
-  RETURN_IF_ERROR(runtime.budget.Allocate(sizeof(Namespace)));
+  RETURN_IF_ERROR(runtime.budget.Allocate(256 + 128 * arguments.named.size()));
   runtime.namespaces.push_back(space);
   return Value::Of(std::move(space));
 }

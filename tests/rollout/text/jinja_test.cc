@@ -107,15 +107,28 @@ TEST(JinjaErrors, PlacesInsideMacrosAreTheMacros) {
             "t.jinja:2:6: parameter 'a' was not given");
 }
 
+// A tenth of the standard limits: the same paths, sooner.
+constexpr Limits kSmall{.max_steps = 2'000'000, .max_allocated_bytes = 25 << 20};
+
 TEST(JinjaLimits, LoopsEnd) {
   const std::string nested =
       "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}"
       "{% endfor %}{% endfor %}{% endfor %}";
-  EXPECT_THAT(ErrorOf(nested), HasSubstr("more than 20000000 steps"));
+  EXPECT_THAT(ErrorOf(nested, kSmall), HasSubstr("more than 2000000 steps"));
+  EXPECT_THAT(ErrorOf("{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}"
+                      "{% endfor %}",
+                      kSmall),
+              HasSubstr("more than 2000000 steps"));
+}
+
+// What a rendering keeps to its end counts as well.
+TEST(JinjaLimits, MacrosAndNamespacesStayBounded) {
   EXPECT_THAT(
-      ErrorOf(
-          "{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"),
-      HasSubstr("more than 20000000 steps"));
+      ErrorOf("{% for a in range(90000) %}{% macro m() %}{% endmacro %}{% endfor %}", kSmall),
+      HasSubstr("bytes of text and lists"));
+  EXPECT_THAT(
+      ErrorOf("{% for a in range(90000) %}{% set n = namespace(a=1) %}{% endfor %}", kSmall),
+      HasSubstr("bytes of text and lists"));
 }
 
 TEST(JinjaLimits, TextsStayBounded) {
@@ -173,10 +186,10 @@ TEST(JinjaLimits, SharedListsStayBounded) {
   const std::string build =
       "{% set ns = namespace(a=[], b=[]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}"
       "{% set ns.b = [ns.b, ns.b] %}{% endfor %}";
-  EXPECT_THAT(ErrorOf(build + "{{ ns.a }}"), HasSubstr("steps"));
-  EXPECT_THAT(ErrorOf(build + "{{ ns.a | tojson }}"), HasSubstr("steps"));
-  EXPECT_THAT(ErrorOf(build + "{{ ns.a == ns.b }}"), HasSubstr("steps"));
-  EXPECT_THAT(ErrorOf(build + "{{ ns.a < ns.b }}"), HasSubstr("steps"));
+  EXPECT_THAT(ErrorOf(build + "{{ ns.a }}", kSmall), HasSubstr("steps"));
+  EXPECT_THAT(ErrorOf(build + "{{ ns.a | tojson }}", kSmall), HasSubstr("steps"));
+  EXPECT_THAT(ErrorOf(build + "{{ ns.a == ns.b }}", kSmall), HasSubstr("steps"));
+  EXPECT_THAT(ErrorOf(build + "{{ ns.a < ns.b }}", kSmall), HasSubstr("steps"));
 }
 
 TEST(JinjaTemplate, NamespacesThatHoldThemselvesDoNotLeak) {
