@@ -89,6 +89,7 @@ std::optional<std::string> AfterWords(std::string_view text) {
   const absl::StatusOr<bool> found = pattern.SearchLast(text, &match);
   if (!found.ok() || !*found) return std::nullopt;
   std::string_view line = FirstSentence(Strip(match.groups[1]));
+  while (!line.empty() && line.front() == '*') line.remove_prefix(1);  // Markdown's bold
   while (!line.empty() && line.back() == '*') line.remove_suffix(1);
   return std::string(Strip(line));
 }

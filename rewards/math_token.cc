@@ -1,9 +1,9 @@
 #include "rewards/math_token.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "rewards/math_symbols.h"
 #include "rewards/text.h"
 
 namespace orrery::rewards {
@@ -12,158 +12,6 @@ namespace {
 constexpr size_t kMaxBytes = 4096;
 constexpr size_t kMaxTokens = 1024;
 constexpr int kMaxTextDepth = 16;
-
-using Entry = std::pair<std::string_view, std::string_view>;
-
-// Unicode to LaTeX or ASCII. Names end in a space so that they do not run into a following letter.
-constexpr auto kUnicode = std::to_array<Entry>({
-    {"−", "-"},
-    {"–", "-"},
-    {"‐", "-"},
-    {"‑", "-"},
-    {"×", "*"},
-    {"⋅", "*"},
-    {"·", "*"},
-    {"∙", "*"},
-    {"∗", "*"},
-    {"÷", "/"},
-    {"⁄", "/"},
-    {"∕", "/"},
-    {"π", "\\pi "},
-    {"∞", "\\infty "},
-    {"≤", "\\le "},
-    {"≥", "\\ge "},
-    {"≠", "\\ne "},
-    {"±", "\\pm "},
-    {"∓", "\\mp "},
-    {"°", "^\\circ "},
-    {"²", "^{2}"},
-    {"³", "^{3}"},
-    {"⁴", "^{4}"},
-    {"½", "\\frac{1}{2}"},
-    {"¼", "\\frac{1}{4}"},
-    {"¾", "\\frac{3}{4}"},
-    {"⅓", "\\frac{1}{3}"},
-    {"⅔", "\\frac{2}{3}"},
-    {"∪", "\\cup "},
-    {"∩", "\\cap "},
-    {"∈", "\\in "},
-    {"∅", "\\emptyset "},
-    {"√", " sqrt "},
-    {"α", "\\alpha "},
-    {"β", "\\beta "},
-    {"γ", "\\gamma "},
-    {"θ", "\\theta "},
-    {"λ", "\\lambda "},
-    {"μ", "\\mu "},
-    {"φ", "\\phi "},
-    {"ω", "\\omega "},
-    {"≈", "\\approx "},
-    {"⟨", "\\langle "},
-    {"⟩", "\\rangle "},
-    {"‘", "'"},
-    {"’", "'"},
-    {"“", "\""},
-    {"”", "\""},
-    {"，", ","},
-    {"（", "("},
-    {"）", ")"},
-    {"：", ":"},
-    {"＝", "="},
-    {"＋", "+"},
-    {"％", "%"},
-    {"£", "\\$"},
-    {"€", "\\$"},
-    {"¥", "\\$"},
-    {"\xc2\xa0", " "},
-    {"\xe2\x80\x89", "\\,"},
-    {"\xe2\x80\xaf", "\\,"},
-    {"\xe2\x81\xa0", ""},
-    {"\xe2\x80\x8b", ""},
-    {"ℝ", "\\mathbb{R}"},
-    {"…", "\\ldots "},
-});
-
-constexpr auto kAliases = std::to_array<Entry>({
-    {"dfrac", "frac"},
-    {"tfrac", "frac"},
-    {"cfrac", "frac"},
-    {"leq", "le"},
-    {"leqslant", "le"},
-    {"geq", "ge"},
-    {"geqslant", "ge"},
-    {"neq", "ne"},
-    {"lt", "<"},
-    {"gt", ">"},
-    {"cdot", "*"},
-    {"times", "*"},
-    {"ast", "*"},
-    {"div", "/"},
-    {"varnothing", "emptyset"},
-    {"lbrace", "set{"},
-    {"rbrace", "set}"},
-    {"lbrack", "["},
-    {"rbrack", "]"},
-    {"lvert", "|"},
-    {"rvert", "|"},
-    {"vert", "|"},
-    {"mid", "|"},
-    {"tbinom", "binom"},
-    {"dbinom", "binom"},
-    {"degree", "deg"},
-    {"varphi", "phi"},
-    {"varepsilon", "epsilon"},
-    {"lparen", "("},
-    {"rparen", ")"},
-    {"colon", ":"},
-    {"percent", "%"},
-    {"land", "and"},
-    {"lor", "or"},
-    {"arctg", "arctan"},
-    {"tg", "tan"},
-});
-
-// Commands that say how something looks.
-constexpr auto kSilent = std::to_array<std::string_view>({
-    "left",         "right",     "big",         "Big",      "bigg",     "Bigg",  "bigl",
-    "bigr",         "Bigl",      "Bigr",        "biggl",    "biggr",    "Biggl", "Biggr",
-    "displaystyle", "textstyle", "scriptstyle", "limits",   "nolimits", "rm",    "bf",
-    "it",           "middle",    "hfill",       "noindent", "boxed",    "fbox",
-});
-
-constexpr auto kWide = std::to_array<std::string_view>({"quad", "qquad", "enspace", "thinspace"});
-
-// Commands whose argument is words, or one letter in another shape.
-constexpr auto kTextual = std::to_array<std::string_view>({
-    "text",         "textbf",     "textit", "textrm", "textsf", "texttt", "textnormal",
-    "mbox",         "hbox",       "mathrm", "mathbf", "mathit", "mathsf", "mathtt",
-    "operatorname", "boldsymbol", "bm",     "emph",   "textup",
-});
-
-template <typename Table>
-bool Contains(const Table& table, std::string_view name) {
-  return std::find(table.begin(), table.end(), name) != table.end();
-}
-
-std::string ReplaceUnicode(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    if (static_cast<unsigned char>(text[i]) < 0x80) {
-      out += text[i++];
-      continue;
-    }
-    const auto found = std::find_if(kUnicode.begin(), kUnicode.end(), [&](const Entry& entry) {
-      return text.substr(i).starts_with(entry.first);
-    });
-    if (found == kUnicode.end()) {
-      out += text[i++];
-    } else {
-      out += found->second;
-      i += found->first.size();
-    }
-  }
-  return out;
-}
 
 class Tokenizer {
  public:
@@ -276,21 +124,17 @@ class Tokenizer {
       if (at_ < text_.size() && text_[at_] == '.') ++at_;
       return;
     }
-    if (Contains(kSilent, name)) return;
-    if (Contains(kWide, name)) {
+    if (IsSilentCommand(name)) return;
+    if (IsSpaceCommand(name)) {
       space_ = true;
       return;
     }
-    if (Contains(kTextual, name)) return Textual();
-    const auto alias = std::find_if(kAliases.begin(), kAliases.end(),
-                                    [&](const Entry& entry) { return entry.first == name; });
-    if (alias == kAliases.end()) return Push(Token::Kind::kCommand, std::string(name));
-    const bool is_name =
-        IsLetter(alias->second[0]) && alias->second != "deg" && !alias->second.starts_with("set");
-    if (alias->second == "and" || alias->second == "or") {
-      return Push(Token::Kind::kWord, std::string(alias->second));
-    }
-    Push(is_name ? Token::Kind::kCommand : Token::Kind::kSymbol, std::string(alias->second));
+    if (IsTextCommand(name)) return Textual();
+    const std::string alias(CommandAlias(name));
+    if (alias.empty()) return Push(Token::Kind::kCommand, std::string(name));
+    if (alias == "and" || alias == "or") return Push(Token::Kind::kWord, alias);
+    const bool is_command = IsLetter(alias[0]) && alias != "deg" && !alias.starts_with("set");
+    Push(is_command ? Token::Kind::kCommand : Token::Kind::kSymbol, alias);
   }
 
   // The argument of \text and its kin, read in place with every run of letters one word.
@@ -443,6 +287,9 @@ class Tokenizer {
 std::optional<std::vector<Token>> Tokenize(std::string_view answer,
                                            const TokenizeOptions& options) {
   if (answer.size() > kMaxBytes) return std::nullopt;
+  answer = Strip(answer);
+  while (answer.starts_with('*')) answer.remove_prefix(1);  // **bold** in Markdown
+  while (answer.ends_with('*')) answer.remove_suffix(1);
   const std::string text = ReplaceUnicode(ValidUtf8(Strip(answer)));
   return Tokenizer(text, options).Run();
 }

@@ -202,9 +202,9 @@ def wrong(answer):
 def math_verify(truth, given):
     """1, 0, or "error" where it raises; given as in a response, in a box."""
     try:
-        gold = parse(f"\\boxed{{{truth}}}", [LatexExtractionConfig(), ExprExtractionConfig()])
-        answer = parse(f"\\boxed{{{given}}}", [LatexExtractionConfig(), ExprExtractionConfig()])
-        return str(int(verify(gold, answer)))
+        gold = parse(f"\\boxed{{{truth}}}", [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=60)
+        answer = parse(f"\\boxed{{{given}}}", [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=60)
+        return str(int(verify(gold, answer, timeout_seconds=60)))
     except Exception:  # noqa: BLE001
         return "error"
 
