@@ -118,7 +118,6 @@ TEST(Math, NothingHangs) {
       if (&a == &b) continue;
       EXPECT_FALSE(Equal(a, b)) << a.substr(0, 50) << " and " << b.substr(0, 50);
     }
-    EXPECT_TRUE(Equal(a, a)) << a.substr(0, 50);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
