@@ -114,13 +114,15 @@ struct TestNode {
   bool negated;
 };
 
+using ExpressionNode =
+    std::variant<LiteralNode, NameNode, ListNode, MapNode, NotNode, SignNode, BinaryNode, LogicNode,
+                 ConcatNode, CompareNode, ConditionalNode, AttributeNode, ItemNode, SliceNode,
+                 CallNode, FilterNode, TestNode>;
+
 struct Expression {
   Position position;
   int depth = 1;  // of nodes below, itself included
-  std::variant<LiteralNode, NameNode, ListNode, MapNode, NotNode, SignNode, BinaryNode, LogicNode,
-               ConcatNode, CompareNode, ConditionalNode, AttributeNode, ItemNode, SliceNode,
-               CallNode, FilterNode, TestNode>
-      node;
+  ExpressionNode node;
 };
 
 // What `set` and `for` assign to: a name, an attribute of a namespace, or several targets.

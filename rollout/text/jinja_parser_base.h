@@ -89,8 +89,7 @@ class ExpressionParser {
   bool TakeBinaryOperator(const std::vector<std::pair<std::string_view, BinaryOperator>>& among,
                           BinaryOperator& op);
 
-  template <typename Node>
-  Parsed Make(Position position, Node node);
+  Parsed Make(Position position, ExpressionNode node);
 
   bool IsToken(TokenType type, std::string_view text) const {
     return Current().type == type && Current().text == text;

@@ -189,7 +189,12 @@ Value MakePair(Value first, Value second);
 bool IsNumber(const Value& value);      // bool, integer, float; not a big integer
 double ToDouble(const Value& value);    // REQUIRES: IsNumber
 int64_t ToInteger(const Value& value);  // REQUIRES: bool or integer
+bool IsIntegral(const Value& value);    // bool or integer
+bool IsPlainList(const Value& value);   // list or tuple
 bool IsHashable(const Value& value);    // can be a key
+
+// The hint of an undefined value as an error; OK for every other value.
+absl::Status CheckDefined(const Value& value);
 
 // Python's truth value.
 bool IsTrue(const Value& value);
