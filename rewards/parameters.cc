@@ -1,5 +1,7 @@
 #include "rewards/parameters.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

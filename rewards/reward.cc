@@ -1,5 +1,7 @@
 #include "rewards/reward.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <cmath>
 
