@@ -64,6 +64,6 @@ function(orrery_binary)
   add_executable(orrery ${sources})
   target_compile_options(orrery PRIVATE ${ORRERY_WARNINGS})
   target_link_libraries(orrery PRIVATE orrery::trainer orrery::rollout orrery::rollout_episodes orrery::rewards
-    orrery::sandbox orrery::orchestrator_loop orrery::orchestrator_run orrery::orchestrator_data
+    orrery::sandbox orrery::sandbox_image orrery::orchestrator_loop orrery::orchestrator_run orrery::orchestrator_data
     orrery::orchestrator_hub cli11)
 endfunction()
