@@ -1,0 +1,36 @@
+# CUDA is optional: with a toolkit the GPU kernels are built, without one a line says so.
+option(ORRERY_CUDA "Build the GPU kernels where a CUDA toolkit is found" ON)
+set(ORRERY_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures, as CMAKE_CUDA_ARCHITECTURES")
+
+set(ORRERY_HAVE_CUDA OFF)
+if(ORRERY_CUDA AND NOT CMAKE_CROSSCOMPILING)
+  find_program(ORRERY_NVCC nvcc PATHS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
+  if(ORRERY_NVCC)
+    set(CMAKE_CUDA_COMPILER ${ORRERY_NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES ${ORRERY_CUDA_ARCHITECTURES})
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(ORRERY_HAVE_CUDA ON)
+  else()
+    message(STATUS "No CUDA toolkit (nvcc): built without GPU kernels")
+  endif()
+endif()
+
+# kernels/*/*.cu as orrery::kernels_cuda, where there is a toolkit.
+function(orrery_cuda_kernels)
+  if(NOT ORRERY_HAVE_CUDA)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu)
+  list(FILTER sources EXCLUDE REGEX "_bench\\.cu$")
+  add_library(orrery_kernels_cuda STATIC ${sources})
+  add_library(orrery::kernels_cuda ALIAS orrery_kernels_cuda)
+  target_include_directories(orrery_kernels_cuda PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_options(orrery_kernels_cuda PRIVATE --expt-relaxed-constexpr -lineinfo
+                         -Xcudafe --diag_suppress=177 -fmad=true
+                         -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers)
+  target_link_libraries(orrery_kernels_cuda PUBLIC orrery::kernels CUDA::cudart_static)
+endfunction()

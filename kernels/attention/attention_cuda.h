@@ -1,0 +1,50 @@
+// Causal attention over paged keys and values on a GPU: each row of the batch is one query position
+// of one sequence, and sees positions 0..position of its sequence.
+//
+//   s_j = scale * q . k_j,  P = softmax(s),  out = round(sum_j P_j v_j)
+//
+// The sum is cut at absolute positions: a chunk is 256 positions, its 16 blocks are dealt in turn
+// to four lanes of work, each an online softmax over its blocks in order; the four are merged, and
+// chunks are folded from the first to the last. Nothing of that depends on what else is in the
+// batch or on how chunks are given to thread blocks: a position's output is bitwise the same in
+// decode and prefill. P is rounded to bfloat16 where the model is bfloat16.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/attention/kv_cache_cuda.h"
+#include "kernels/cuda/device_limits.h"
+#include "kernels/tensor_view.h"
+
+namespace orrery::kernels::cuda {
+
+inline constexpr int64_t kChunkTokens = 256;
+
+struct AttentionRows {
+  const int32_t* positions = nullptr;     // [T] absolute; negative: a row of padding, not computed
+  const int32_t* sequence_of = nullptr;   // [T] row of block_tables
+  const int32_t* block_tables = nullptr;  // [sequences, table_stride] block ids by position / 16
+  int64_t table_stride = 0;
+  int64_t max_position = 0;  // bound of positions: what the launch must cover
+};
+
+// How the launch covers rows and chunks. With few rows each chunk gets a thread block of its own
+// and a second kernel folds them.
+struct AttentionPlan {
+  bool split = false;
+  int64_t num_chunks = 1;  // thread blocks a (row, key-value head)
+  int64_t stages = 0;      // blocks of keys and values in flight a warp
+  int64_t shared_bytes = 0;
+  int64_t workspace_bytes = 0;
+};
+
+AttentionPlan PlanAttention(const HeadShape& heads, int64_t rows, int64_t max_position,
+                            const DeviceLimits& limits);
+
+// qkv: [T, (Hq + 2 Hkv) D] with rotated queries in its first columns, dtype of the cache.
+// out: [T, Hq D]. workspace: plan.workspace_bytes, 16-byte aligned.
+void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
+               const AttentionRows& rows, const KvBlocks& kv, const AttentionPlan& plan,
+               void* workspace, const TensorView& out, cudaStream_t stream);
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,47 @@
+// One layer's keys and values on a GPU, paged as on the CPU in blocks of 16 positions, in the
+// model's dtype: k and v are each [blocks, Hkv, 16, D]. A (block, head) piece is contiguous, so one
+// bulk copy brings it to shared memory.
+//
+// In bfloat16 with D a power of two and at least 64 the rows of a piece are swizzled where they
+// lie: 16-byte chunk c of position r is stored as chunk c ^ (r % 8). A bulk copy keeps that order,
+// and reading eight positions' chunks for a tensor core then meets every bank once.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+
+#ifdef __CUDACC__
+#define ORRERY_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define ORRERY_HOST_DEVICE inline
+#endif
+
+namespace orrery::kernels::cuda {
+
+struct KvBlocks {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::kBFloat16;
+  int64_t num_blocks = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+
+  bool swizzled() const {
+    return dtype == DType::kBFloat16 && head_dim >= 64 && (head_dim & (head_dim - 1)) == 0;
+  }
+  // Bytes of keys and values of one layer.
+  static int64_t NumBytes(const HeadShape& heads, DType dtype, int64_t blocks) {
+    return 2 * blocks * heads.kv_width() * kBlockTokens * SizeOf(dtype);
+  }
+};
+
+// Element of (slot = block * 16 + offset, head, i) in k or v.
+ORRERY_HOST_DEVICE int64_t KvIndex(int64_t slot, int64_t head, int64_t i, int64_t num_kv_heads,
+                                   int64_t head_dim, bool swizzled) {
+  const int64_t block = slot / kBlockTokens, row = slot % kBlockTokens;
+  const int64_t column = swizzled ? i ^ ((row & 7) << 3) : i;
+  return ((block * num_kv_heads + head) * kBlockTokens + row) * head_dim + column;
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,14 @@
+// The GPU at hand.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_limits.h"
+
+namespace orrery::kernels {
+
+// How many GPUs the driver shows; 0 without a driver or with one that is too old.
+int NumDevices();
+// FailedPrecondition, with the reason and the fix, where device `index` cannot be used.
+absl::StatusOr<DeviceLimits> QueryDeviceLimits(int index);
+
+}  // namespace orrery::kernels

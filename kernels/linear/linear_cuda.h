@@ -1,0 +1,26 @@
+// Dense products on a GPU: out[t, n] = round(sum_k x[t, k] w[n, k] + bias[n]), w row-major [N, K].
+//
+// bfloat16: every output is one chain of tensor-core steps of 16 over ascending k, in float32. That
+// is the one family of exact numerics: mma.sync and wgmma give the same bits (BENCHMARKS.md), so an
+// element does not depend on the number of rows, the tile or the instruction. float32: one chain of
+// fused multiply-adds.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device_limits.h"
+#include "kernels/tensor_view.h"
+
+namespace orrery::kernels::cuda {
+
+// x [T, K], w [N, K], out [T, N]; out may be float32 with bfloat16 operands (nothing is rounded
+// then). bias: [1, N] in w's dtype, or data null.
+void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
+            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream);
+
+// The MLP's first half in one pass: w [2 f, K] holds gate rows, then up rows;
+// out[t, i] = round(silu(round(gate)) * round(up)), [T, f].
+void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& limits,
+                  const TensorView& out, cudaStream_t stream);
+
+}  // namespace orrery::kernels::cuda
