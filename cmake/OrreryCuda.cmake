@@ -8,6 +8,9 @@ if(ORRERY_CUDA AND NOT CMAKE_CROSSCOMPILING)
   if(ORRERY_NVCC)
     set(CMAKE_CUDA_COMPILER ${ORRERY_NVCC})
     set(CMAKE_CUDA_ARCHITECTURES ${ORRERY_CUDA_ARCHITECTURES})
+    if(CCACHE)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+    endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
@@ -19,18 +22,20 @@ if(ORRERY_CUDA AND NOT CMAKE_CROSSCOMPILING)
   endif()
 endif()
 
-# kernels/*/*.cu as orrery::kernels_cuda, where there is a toolkit.
+# kernels/*/*.cu, and the host code that needs the CUDA runtime (*_cuda.cc; nvcc does not take fmt's
+# compile-time checks), as orrery::kernels_cuda, where there is a toolkit.
 function(orrery_cuda_kernels)
   if(NOT ORRERY_HAVE_CUDA)
     return()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cu
+       ${CMAKE_SOURCE_DIR}/kernels/*/*_cuda.cc)
   list(FILTER sources EXCLUDE REGEX "_bench\\.cu$")
   add_library(orrery_kernels_cuda STATIC ${sources})
   add_library(orrery::kernels_cuda ALIAS orrery_kernels_cuda)
   target_include_directories(orrery_kernels_cuda PUBLIC ${CMAKE_SOURCE_DIR})
-  target_compile_options(orrery_kernels_cuda PRIVATE --expt-relaxed-constexpr -lineinfo
-                         -Xcudafe --diag_suppress=177 -fmad=true
-                         -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers)
+  target_compile_options(orrery_kernels_cuda PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${ORRERY_WARNINGS}>")
   target_link_libraries(orrery_kernels_cuda PUBLIC orrery::kernels CUDA::cudart_static)
 endfunction()

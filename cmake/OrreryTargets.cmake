@@ -7,7 +7,7 @@ function(orrery_library folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
   if(folder STREQUAL "kernels")  # one folder an operator
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*/*.cc)
-    list(FILTER sources EXCLUDE REGEX "_bench\\.cc$")
+    list(FILTER sources EXCLUDE REGEX "_(bench|cuda)\\.cc$")
   endif()
   list(FILTER sources EXCLUDE REGEX "orchestrator/main\\.cc$")
   if(sources)

@@ -1,0 +1,177 @@
+#include "kernels/experts/experts_simple.h"
+#include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/linear/stream_product.cuh"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+constexpr int kMaxExperts = 512;
+
+// The product of one expert's rows with its weights, for all experts. A tile is (expert, features,
+// rows of its list); the tile list is made on the device from the counts.
+template <typename Shape, bool kGateUp>
+struct ExpertsProblem {
+  static constexpr bool kEarlyWeights = !kGateUp;
+  struct Shared {
+    int first_tile[kMaxExperts + 1];
+  };
+  struct Tile {
+    int expert, feature;
+    int num_features, num_weight_rows, num_rows;
+    const int32_t* slots;
+  };
+
+  const bf16* in;
+  int64_t in_stride;
+  const bf16* w;
+  int64_t w_stride;
+  bf16* out;
+  int64_t out_stride;
+  const int32_t* counts;
+  const int32_t* slots;
+  int64_t capacity;
+  int num_experts, top_k, num_features, feature_tiles;
+
+  // One warp: each lane counts the tiles of its share of experts, then a prefix sum.
+  __device__ void Prepare(Shared* shared, int warp, int lane) const {
+    // Routing precedes gate-up. Down follows gate-up, which let it start only after its own wait:
+    // the routing is done by then, and down need not wait to know its tiles.
+    if (kGateUp) WaitForPredecessor();
+    if (warp != 0) return;
+    const int share = (num_experts + 31) / 32;
+    const int begin = min(lane * share, num_experts), end = min(begin + share, num_experts);
+    int tiles = 0;
+    for (int e = begin; e < end; ++e) tiles += Tiles(e);
+    int before = tiles;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, before, d);
+      if (lane >= d) before += other;
+    }
+    before -= tiles;
+    for (int e = begin; e < end; ++e) {
+      shared->first_tile[e] = before;
+      before += Tiles(e);
+    }
+    if (end == num_experts) shared->first_tile[num_experts] = before;
+  }
+  __device__ int Tiles(int e) const {
+    return feature_tiles * ((counts[e] + Shape::kRowsN - 1) / Shape::kRowsN);
+  }
+  __device__ int NumTiles(const Shared& shared) const { return shared.first_tile[num_experts]; }
+  __device__ Tile GetTile(const Shared& shared, int t) const {
+    int low = 0, high = num_experts;  // first_tile[low] <= t < first_tile[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (shared.first_tile[middle] <= t ? low : high) = middle;
+    }
+    const int count = counts[low];
+    const int row_tiles = (count + Shape::kRowsN - 1) / Shape::kRowsN;
+    const int local = t - shared.first_tile[low];
+    const int row = local % row_tiles * Shape::kRowsN;
+    Tile tile;
+    tile.expert = low;
+    tile.feature = local / row_tiles * Shape::kFeatures;
+    tile.num_features = min(num_features - tile.feature, Shape::kFeatures);
+    tile.num_weight_rows = tile.num_features * (Shape::kGated ? 2 : 1);
+    tile.num_rows = min(count - row, Shape::kRowsN);
+    tile.slots = slots + low * capacity + row;
+    return tile;
+  }
+  __device__ const bf16* WeightRow(const Tile& tile, int r) const {
+    const bool second = Shape::kGated && r >= Shape::kFeatures;
+    const int feature = second ? r - Shape::kFeatures : r;
+    if (feature >= tile.num_features) return nullptr;
+    const int64_t rows = int64_t{num_features} * (Shape::kGated ? 2 : 1);
+    return w +
+           (tile.expert * rows + tile.feature + feature + (second ? num_features : 0)) * w_stride;
+  }
+  __device__ const bf16* TokenRow(const Tile& tile, int c) const {
+    const int slot = tile.slots[c];
+    return in + (kGateUp ? slot / top_k : slot) * in_stride;
+  }
+  __device__ float Gate(float gate, float up) const {
+    const float g = RoundBf16(gate);
+    return g / (1 + __expf(-g)) * RoundBf16(up);
+  }
+  __device__ void Store(const Tile& tile, int m, int c, float2 v) const {
+    if (m >= tile.num_features) return;
+    *reinterpret_cast<uint32_t*>(out + tile.slots[c] * out_stride + tile.feature + m) =
+        PackBf16(v.x, v.y);
+  }
+};
+
+template <typename Shape, bool kGateUp>
+void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
+         const Routing& routing, const DeviceLimits& limits, const TensorView& out,
+         cudaStream_t stream) {
+  ExpertsProblem<Shape, kGateUp> problem;
+  problem.in = static_cast<const bf16*>(in.data);
+  problem.in_stride = in.row_stride;
+  problem.w = static_cast<const bf16*>(w.data);
+  problem.w_stride = w.row_stride;
+  problem.out = static_cast<bf16*>(out.data);
+  problem.out_stride = out.row_stride;
+  problem.counts = routing.counts;
+  problem.slots = routing.slots;
+  problem.capacity = routing.capacity;
+  problem.num_experts = static_cast<int>(shape.num_experts);
+  problem.top_k = static_cast<int>(shape.top_k);
+  problem.num_features = static_cast<int>(out.cols);
+  problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
+  // At most one row tile an expert more than full ones.
+  const int64_t num_slots = kGateUp ? in.rows * shape.top_k : in.rows;
+  const int64_t experts = num_slots < shape.num_experts ? num_slots : shape.num_experts;
+  const int64_t max_tiles = problem.feature_tiles * (num_slots / Shape::kRowsN + experts);
+  LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits.num_sms, stream);
+}
+
+bool FitsTensorCores(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
+                     const TensorView& out) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return in.dtype == DType::kBFloat16 && w.dtype == DType::kBFloat16 &&
+         out.dtype == DType::kBFloat16 && in.cols % 16 == 0 && in.row_stride % 8 == 0 &&
+         w.row_stride % 8 == 0 && out.cols % 2 == 0 && out.row_stride % 2 == 0 &&
+         shape.num_experts <= kMaxExperts && aligned(in.data) && aligned(w.data) &&
+         aligned(out.data);
+}
+
+// 128 weight rows (64 features and their gates) against 8 or 64 rows of an expert.
+using GateUpFew = StreamShape<4, 2, 1, 1, 128, 6, true>;
+using GateUpMany = StreamShape<4, 2, 2, 4, 128, 4, true>;
+using DownFew = StreamShape<4, 2, 1, 1, 128, 6>;
+using DownMany = StreamShape<4, 2, 2, 4, 128, 4>;
+
+// Below this many rows on average nearly every expert's list fits in eight.
+bool Few(int64_t num_slots, const ExpertsShape& shape) {
+  return num_slots <= 2 * shape.num_experts;
+}
+
+}  // namespace
+
+void ExpertsGateUp(const TensorView& x, const TensorView& w, const ExpertsShape& shape,
+                   const Routing& routing, const DeviceLimits& limits, const TensorView& hidden,
+                   cudaStream_t stream) {
+  CHECK(x.cols == w.cols && hidden.rows == x.rows * shape.top_k);
+  if (x.rows == 0) return;
+  if (!FitsTensorCores(x, w, shape, hidden)) {
+    return ExpertsGateUpSimple(x, w, shape, routing, hidden, stream);
+  }
+  if (Few(hidden.rows, shape)) {
+    return Run<GateUpFew, true>(x, w, shape, routing, limits, hidden, stream);
+  }
+  Run<GateUpMany, true>(x, w, shape, routing, limits, hidden, stream);
+}
+
+void ExpertsDown(const TensorView& hidden, const TensorView& w, const ExpertsShape& shape,
+                 const Routing& routing, const DeviceLimits& limits, const TensorView& y,
+                 cudaStream_t stream) {
+  CHECK(hidden.cols == w.cols && hidden.rows == y.rows);
+  if (hidden.rows == 0) return;
+  if (!FitsTensorCores(hidden, w, shape, y)) {
+    return ExpertsDownSimple(hidden, w, shape, routing, y, stream);
+  }
+  if (Few(y.rows, shape)) return Run<DownFew, false>(hidden, w, shape, routing, limits, y, stream);
+  Run<DownMany, false>(hidden, w, shape, routing, limits, y, stream);
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,141 @@
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/linear_plan.h"
+#include "kernels/linear/linear_simple.h"
+#include "kernels/linear/stream_product.cuh"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+template <typename Shape>
+struct DenseProblem {
+  static constexpr bool kEarlyWeights = true;
+  struct Shared {};
+  struct Tile {
+    int64_t feature, row;  // the first of each
+    int num_features, num_weight_rows, num_rows;
+  };
+
+  const bf16* x;
+  int64_t x_stride, num_rows;
+  const bf16* w;
+  int64_t w_stride, num_features;
+  const bf16* bias;
+  void* out;
+  int64_t out_stride;
+  bool out_float;
+  int row_tiles, feature_tiles;
+
+  __device__ void Prepare(Shared*, int, int) const {}
+  __device__ int NumTiles(const Shared&) const { return row_tiles * feature_tiles; }
+  __device__ Tile GetTile(const Shared&, int t) const {
+    Tile tile;
+    tile.feature = static_cast<int64_t>(t / row_tiles) * Shape::kFeatures;
+    tile.row = static_cast<int64_t>(t % row_tiles) * Shape::kRowsN;
+    tile.num_features =
+        static_cast<int>(min(num_features - tile.feature, int64_t{Shape::kFeatures}));
+    tile.num_weight_rows = tile.num_features * (Shape::kGated ? 2 : 1);
+    tile.num_rows = static_cast<int>(min(num_rows - tile.row, int64_t{Shape::kRowsN}));
+    return tile;
+  }
+  __device__ const bf16* WeightRow(const Tile& tile, int r) const {
+    const bool second = Shape::kGated && r >= Shape::kFeatures;
+    const int feature = second ? r - Shape::kFeatures : r;
+    if (feature >= tile.num_features) return nullptr;
+    return w + (tile.feature + feature + (second ? num_features : 0)) * w_stride;
+  }
+  __device__ const bf16* TokenRow(const Tile& tile, int c) const {
+    return x + (tile.row + c) * x_stride;
+  }
+  __device__ float Gate(float gate, float up) const {
+    const float g = RoundBf16(gate);
+    return g / (1 + __expf(-g)) * RoundBf16(up);
+  }
+  __device__ void Store(const Tile& tile, int m, int c, float2 v) const {
+    if (m >= tile.num_features) return;
+    const int64_t feature = tile.feature + m;
+    if (bias != nullptr) {
+      const float2 b = UnpackBf16(*reinterpret_cast<const uint32_t*>(bias + feature));
+      v.x += b.x;
+      v.y += b.y;
+    }
+    const int64_t at = (tile.row + c) * out_stride + feature;
+    if (out_float) {
+      *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = v;
+    } else {
+      *reinterpret_cast<uint32_t*>(static_cast<bf16*>(out) + at) = PackBf16(v.x, v.y);
+    }
+  }
+};
+
+template <typename Shape>
+void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
+         const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  DenseProblem<Shape> problem;
+  problem.x = static_cast<const bf16*>(x.data);
+  problem.x_stride = x.row_stride;
+  problem.num_rows = x.rows;
+  problem.w = static_cast<const bf16*>(w.data);
+  problem.w_stride = w.row_stride;
+  problem.num_features = out.cols;
+  problem.bias = static_cast<const bf16*>(bias.data);
+  problem.out = out.data;
+  problem.out_stride = out.row_stride;
+  problem.out_float = out.dtype == DType::kFloat32;
+  problem.row_tiles = static_cast<int>((x.rows + Shape::kRowsN - 1) / Shape::kRowsN);
+  problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
+  LaunchStreamProduct<Shape>(problem, x.cols, int64_t{problem.row_tiles} * problem.feature_tiles,
+                             limits.num_sms, stream);
+}
+
+// What bulk copies and paired stores need.
+bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView& bias,
+                     const TensorView& out) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return x.dtype == DType::kBFloat16 && w.dtype == DType::kBFloat16 && x.cols % 16 == 0 &&
+         x.row_stride % 8 == 0 && w.row_stride % 8 == 0 && out.cols % 2 == 0 &&
+         out.row_stride % 2 == 0 && aligned(x.data) && aligned(w.data) && aligned(out.data) &&
+         aligned(bias.data);
+}
+
+// The shapes of linear_plan.h.
+using Thin = StreamShape<1, 1, 1, 1, 256, 8>;
+using Low = StreamShape<2, 1, 2, 2, 128, 6>;
+using Square = StreamShape<4, 1, 2, 4, 128, 6>;
+using Tall = StreamShape<4, 2, 1, 1, 128, 6>;
+using Wide = StreamShape<4, 2, 2, 4, 128, 4>;
+using GatedThin = StreamShape<1, 2, 1, 1, 256, 8, true>;
+using GatedSquare = StreamShape<4, 2, 2, 4, 128, 4, true>;
+
+}  // namespace
+
+void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
+            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  CHECK(x.cols == w.cols && out.cols == w.rows && out.rows == x.rows);
+  if (x.rows == 0) return;
+  if (!FitsTensorCores(x, w, bias, out)) return LinearSimple(x, w, bias, out, stream);
+  switch (PlanLinear(x.rows, w.rows, limits)) {
+    case LinearTile::kThin:
+      return Run<Thin>(x, w, bias, limits, out, stream);
+    case LinearTile::kLow:
+      return Run<Low>(x, w, bias, limits, out, stream);
+    case LinearTile::kSquare:
+      return Run<Square>(x, w, bias, limits, out, stream);
+    case LinearTile::kTall:
+      return Run<Tall>(x, w, bias, limits, out, stream);
+    case LinearTile::kWide:
+      return Run<Wide>(x, w, bias, limits, out, stream);
+  }
+}
+
+void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& limits,
+                  const TensorView& out, cudaStream_t stream) {
+  CHECK(x.cols == w.cols && 2 * out.cols == w.rows && out.rows == x.rows);
+  if (x.rows == 0) return;
+  if (!FitsTensorCores(x, w, {}, out) || out.dtype != DType::kBFloat16) {
+    return LinearSwiGluSimple(x, w, out, stream);
+  }
+  if (x.rows <= 8) return Run<GatedThin>(x, w, {}, limits, out, stream);
+  Run<GatedSquare>(x, w, {}, limits, out, stream);
+}
+
+}  // namespace orrery::kernels::cuda

@@ -1,0 +1,27 @@
+// Which tile of the streaming product serves a dense layer: a pure function of its shape and the
+// GPU. No choice changes a bit of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device_limits.h"
+
+namespace orrery::kernels::cuda {
+
+enum class LinearTile : uint8_t {
+  kThin,    // 16 weight rows x 8 rows of x: many small blocks, for narrow layers
+  kLow,     // 32 x 32
+  kSquare,  // 64 x 64
+  kTall,    // 128 x 8: long streams, for the head
+  kWide,    // 128 x 64
+};
+
+struct LinearTileSize {
+  int64_t weight_rows, rows;
+};
+LinearTileSize SizeOf(LinearTile tile);
+
+// The tallest tile that still gives every SM work: fewer rows of x are read again.
+LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits);
+
+}  // namespace orrery::kernels::cuda

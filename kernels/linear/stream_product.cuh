@@ -1,0 +1,266 @@
+// The tensor-core product that streams weights: D[n, m] = sum_k W[m, k] X[n, k] in bfloat16 with
+// float32 sums, for few to some hundred rows of X, where reading W is the cost.
+//
+// The weight is the wide operand of mma.m16n8k16 (16 weight rows a step), rows of X are its narrow
+// one, so eight rows of X cost what one does. One producer warp keeps a ring of stages in flight
+// with bulk copies, one a row: rows of X may lie anywhere, which is how experts gather theirs
+// without a permutation. Rows in shared memory are padded by 16 bytes, so that ldmatrix meets every
+// bank once. Thread blocks are persistent: the ring runs on across tiles, and the memory never
+// waits for an epilogue.
+//
+// Each output is one chain over ascending k from zero: exact numerics (linear_cuda.h).
+//
+// Problem says what is multiplied (device struct, passed by value):
+//   void Prepare(Shared*, warp, lane)           before the first tile; ends without a barrier
+//   static constexpr bool kEarlyWeights         tiles are known before the predecessor is done
+//   int NumTiles(const Shared&), Tile GetTile(const Shared&, int)
+//   const bf16* WeightRow(tile, r)              null: past the end
+//   const bf16* TokenRow(tile, c)               c < tile.num_rows
+//   float Gate(gate, up)                        gated shapes only
+//   void Store(tile, m, c, float2)              outputs m and m + 1 of row c; m is even
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace orrery::kernels::cuda {
+
+using bf16 = __nv_bfloat16;
+
+template <int kWarpsM_, int kTilesM_, int kWarpsN_, int kTilesN_, int kSlab_, int kStages_,
+          bool kGated_ = false>
+struct StreamShape {
+  static constexpr int kWarpsM = kWarpsM_, kTilesM = kTilesM_;  // warps, and 16-row tiles a warp
+  static constexpr int kWarpsN = kWarpsN_, kTilesN = kTilesN_;  // warps, and 8-row tiles a warp
+  static constexpr int kSlab = kSlab_;                          // k a stage, elements
+  static constexpr int kStages = kStages_;
+  // Gated: the upper half of a tile's weight rows are gates, the lower half their ups; a warp has
+  // both of a feature.
+  static constexpr bool kGated = kGated_;
+  static constexpr int kRowsM = 16 * kWarpsM * kTilesM;
+  static constexpr int kFeatures = kGated ? kRowsM / 2 : kRowsM;  // outputs a tile
+  static constexpr int kRowsN = 8 * kWarpsN * kTilesN;
+  static constexpr int kConsumers = kWarpsM * kWarpsN;
+  static constexpr int kThreads = 32 * (kConsumers + 1);
+  static constexpr int kRowBytes = 2 * kSlab + 16;
+  static constexpr int kStageBytes = (kRowsM + kRowsN) * kRowBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 16 * kStages;
+  static_assert(!kGated || kTilesM % 2 == 0);
+  static_assert(kTilesN == 1 || kTilesN % 2 == 0);
+  static_assert(kSlab % 16 == 0);
+
+  // First shared-memory row of tile i of warp row wm.
+  static __device__ constexpr int TileRow(int wm, int i) {
+    if constexpr (kGated) {
+      constexpr int kHalf = kTilesM / 2;
+      return i / kHalf * (kRowsM / 2) + (wm * kHalf + i % kHalf) * 16;
+    } else {
+      return (wm * kTilesM + i) * 16;
+    }
+  }
+};
+
+// Where the ring stands: the stage, and the parity of the phase that will fill (or empty) it.
+struct RingPosition {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void Advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+template <typename Shape, typename Problem>
+struct StreamProducer {
+  const Problem& problem;
+  char* stages;
+  uint64_t* full;
+  uint64_t* empty;
+  int64_t k;
+  uint64_t policy;
+
+  __device__ void Copy(const bf16* row, int r, int stage, int64_t k0, uint32_t bytes,
+                       bool hinted) const {
+    char* to = stages + stage * Shape::kStageBytes + r * Shape::kRowBytes;
+    if (hinted) {
+      BulkCopyHinted(to, row + k0, bytes, &full[stage], policy);
+    } else {
+      BulkCopy(to, row + k0, bytes, &full[stage]);
+    }
+  }
+  template <typename Tile>
+  __device__ void Weights(const Tile& tile, int stage, int64_t k0, uint32_t bytes, int lane) const {
+    for (int r = lane; r < Shape::kRowsM; r += 32) {
+      const bf16* row = problem.WeightRow(tile, r);
+      if (row != nullptr) Copy(row, r, stage, k0, bytes, true);
+    }
+  }
+  template <typename Tile>
+  __device__ void Tokens(const Tile& tile, int stage, int64_t k0, uint32_t bytes, int lane) const {
+    for (int c = lane; c < tile.num_rows; c += 32) {
+      Copy(problem.TokenRow(tile, c), Shape::kRowsM + c, stage, k0, bytes, false);
+    }
+  }
+  template <typename Tile>
+  __device__ void Announce(const Tile& tile, int stage, uint32_t bytes, int lane) const {
+    if (lane == 0) {
+      BarrierArriveExpect(&full[stage],
+                          bytes * static_cast<uint32_t>(tile.num_weight_rows + tile.num_rows));
+    }
+    __syncwarp();
+  }
+  __device__ uint32_t Bytes(int64_t k0) const {
+    return 2 * static_cast<uint32_t>(k - k0 < Shape::kSlab ? k - k0 : Shape::kSlab);
+  }
+};
+
+template <typename Shape, typename Problem>
+__global__ void __launch_bounds__(Shape::kThreads)
+    StreamProduct(const __grid_constant__ Problem problem, int64_t k) {
+  extern __shared__ __align__(128) char shared_memory[];
+  uint64_t* full = reinterpret_cast<uint64_t*>(shared_memory + Shape::kStages * Shape::kStageBytes);
+  uint64_t* empty = full + Shape::kStages;
+  __shared__ typename Problem::Shared shared;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Shape::kStages; ++s) {
+      BarrierInit(&full[s], 1);
+      BarrierInit(&empty[s], Shape::kConsumers);
+    }
+    BarrierInitFence();
+  }
+  problem.Prepare(&shared, warp, lane);
+  __syncthreads();
+
+  const int num_tiles = problem.NumTiles(shared);
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+
+  if (warp == Shape::kConsumers) {
+    StreamProducer<Shape, Problem> p{problem, shared_memory, full, empty, k, EvictFirstPolicy()};
+    RingPosition ring;
+    // The first stages' weights need nothing of the predecessor: they are under way while it ends.
+    int early = 0;
+    if (Problem::kEarlyWeights && first < num_tiles) {
+      const auto tile = problem.GetTile(shared, first);
+      for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
+        p.Announce(tile, early, p.Bytes(k0), lane);
+        p.Weights(tile, early, k0, p.Bytes(k0), lane);
+      }
+    }
+    WaitForPredecessor();
+    LetSuccessorStart();
+    for (int t = first; t < num_tiles; t += step) {
+      const auto tile = problem.GetTile(shared, t);
+      for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
+        const uint32_t bytes = p.Bytes(k0);
+        if (early > 0) {
+          --early;
+        } else {
+          BarrierWait(&empty[ring.stage], ring.phase ^ 1);
+          p.Announce(tile, ring.stage, bytes, lane);
+          p.Weights(tile, ring.stage, k0, bytes, lane);
+        }
+        p.Tokens(tile, ring.stage, k0, bytes, lane);
+        ring.Advance(Shape::kStages);
+      }
+    }
+    return;
+  }
+
+  const int wm = warp / Shape::kWarpsN, wn = warp % Shape::kWarpsN;
+  RingPosition ring;
+  for (int t = first; t < num_tiles; t += step) {
+    const auto tile = problem.GetTile(shared, t);
+    float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
+    const int first_column = wn * Shape::kTilesN * 8;
+    for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
+      const int steps = static_cast<int>((k - k0 < Shape::kSlab ? k - k0 : Shape::kSlab) / 16);
+      BarrierWait(&full[ring.stage], ring.phase);
+      const char* stage = shared_memory + ring.stage * Shape::kStageBytes;
+      const char* tokens = stage + (Shape::kRowsM + first_column) * Shape::kRowBytes;
+      if (first_column < tile.num_rows) {
+#pragma unroll 4
+        for (int s = 0; s < steps; ++s) {
+          uint32_t a[Shape::kTilesM][4];
+#pragma unroll
+          for (int i = 0; i < Shape::kTilesM; ++i) {
+            LoadMatrix4(a[i], stage + (Shape::TileRow(wm, i) + lane % 16) * Shape::kRowBytes +
+                                  s * 32 + lane / 16 * 16);
+          }
+          if constexpr (Shape::kTilesN == 1) {
+            uint32_t b[2];
+            LoadMatrix2(b, tokens + lane % 8 * Shape::kRowBytes + s * 32 + lane / 8 % 2 * 16);
+#pragma unroll
+            for (int i = 0; i < Shape::kTilesM; ++i) Mma16816(sums[i][0], a[i], b[0], b[1]);
+          } else {
+#pragma unroll
+            for (int j = 0; j < Shape::kTilesN; j += 2) {
+              if (first_column + 8 * j >= tile.num_rows) break;
+              uint32_t b[4];
+              LoadMatrix4(b, tokens + (8 * j + lane / 16 * 8 + lane % 8) * Shape::kRowBytes +
+                                 s * 32 + lane / 8 % 2 * 16);
+#pragma unroll
+              for (int i = 0; i < Shape::kTilesM; ++i) {
+                Mma16816(sums[i][j], a[i], b[0], b[1]);
+                Mma16816(sums[i][j + 1], a[i], b[2], b[3]);
+              }
+            }
+          }
+        }
+      }
+      __syncwarp();
+      if (lane == 0) BarrierArrive(&empty[ring.stage]);
+      ring.Advance(Shape::kStages);
+    }
+
+    // Lane 4 g + t holds features g, g + 8 of tokens 2 t, 2 t + 1; a swap between neighbouring g
+    // gives every lane two neighbouring features of one token.
+    const int g = lane / 4, odd = g & 1;
+    const int column = first_column + 2 * (lane % 4) + odd;
+#pragma unroll
+    for (int j = 0; j < Shape::kTilesN; ++j) {
+      if (first_column + 8 * j >= tile.num_rows) break;
+      const int c = column + 8 * j;
+      constexpr int kOutTiles = Shape::kGated ? Shape::kTilesM / 2 : Shape::kTilesM;
+#pragma unroll
+      for (int i = 0; i < kOutTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float v0 = sums[i][j][2 * half], v1 = sums[i][j][2 * half + 1];
+          if constexpr (Shape::kGated) {
+            v0 = problem.Gate(v0, sums[i + kOutTiles][j][2 * half]);
+            v1 = problem.Gate(v1, sums[i + kOutTiles][j][2 * half + 1]);
+          }
+          const float other = __shfl_xor_sync(0xffffffffu, odd ? v0 : v1, 4);
+          const float2 pair = odd ? make_float2(other, v1) : make_float2(v0, other);
+          if (c < tile.num_rows) {
+            problem.Store(tile, Shape::TileRow(wm, i) + (g & ~1) + 8 * half, c, pair);
+          }
+        }
+      }
+    }
+  }
+}
+
+// One launch: as many blocks as fit, at most one a tile.
+template <typename Shape, typename Problem>
+void LaunchStreamProduct(const Problem& problem, int64_t k, int64_t max_tiles, int num_sms,
+                         cudaStream_t stream) {
+  static const int blocks_per_sm = [] {
+    AllowSharedBytes(StreamProduct<Shape, Problem>, Shape::kSharedBytes);
+    int blocks = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, StreamProduct<Shape, Problem>,
+                                                             Shape::kThreads, Shape::kSharedBytes));
+    CHECK_GT(blocks, 0);
+    return blocks;
+  }();
+  const int64_t resident = static_cast<int64_t>(num_sms) * blocks_per_sm;
+  const int64_t grid = max_tiles < resident ? max_tiles : resident;
+  Launch(StreamProduct<Shape, Problem>, dim3(static_cast<unsigned>(grid)), dim3(Shape::kThreads),
+         Shape::kSharedBytes, stream, problem, k);
+}
+
+}  // namespace orrery::kernels::cuda
