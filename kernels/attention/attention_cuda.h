@@ -12,13 +12,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/attention/attention_plan.h"
 #include "kernels/attention/kv_cache_cuda.h"
-#include "kernels/cuda/device_limits.h"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
-
-inline constexpr int64_t kChunkTokens = 256;
 
 struct AttentionRows {
   const int32_t* positions = nullptr;     // [T] absolute; negative: a row of padding, not computed
@@ -27,19 +25,6 @@ struct AttentionRows {
   int64_t table_stride = 0;
   int64_t max_position = 0;  // bound of positions: what the launch must cover
 };
-
-// How the launch covers rows and chunks. With few rows each chunk gets a thread block of its own
-// and a second kernel folds them.
-struct AttentionPlan {
-  bool split = false;
-  int64_t num_chunks = 1;  // thread blocks a (row, key-value head)
-  int64_t stages = 0;      // blocks of keys and values in flight a warp
-  int64_t shared_bytes = 0;
-  int64_t workspace_bytes = 0;
-};
-
-AttentionPlan PlanAttention(const HeadShape& heads, int64_t rows, int64_t max_position,
-                            const DeviceLimits& limits);
 
 // qkv: [T, (Hq + 2 Hkv) D] with rotated queries in its first columns, dtype of the cache.
 // out: [T, Hq D]. workspace: plan.workspace_bytes, 16-byte aligned.

@@ -1,0 +1,26 @@
+// How a launch of attention covers rows and chunks (attention_cuda.h): a pure function of the shape
+// and the GPU. With few rows each chunk gets a thread block of its own and a second kernel folds
+// them; no choice changes a bit of the result.
+#pragma once
+
+#include "kernels/attention/attention.h"
+#include "kernels/cuda/device_limits.h"
+
+namespace orrery::kernels::cuda {
+
+inline constexpr int64_t kChunkTokens = 256;
+
+// What one chunk leaves for the fold: maximum and sum of 8 queries, and their outputs.
+constexpr int64_t AttentionPartialFloats(int64_t head_dim) { return 16 + 8 * head_dim; }
+
+struct AttentionPlan {
+  bool split = false;
+  int64_t num_chunks = 1;  // thread blocks a (row, key-value head)
+  int64_t workspace_bytes = 0;
+};
+
+// max_position: bound of the rows' absolute positions.
+AttentionPlan PlanAttention(const HeadShape& heads, int64_t rows, int64_t max_position,
+                            const DeviceLimits& limits);
+
+}  // namespace orrery::kernels::cuda
