@@ -81,11 +81,11 @@ __global__ void __launch_bounds__(32 * kWarps) RouteTopKKernel(RouteParams p) {
     return;
   }
   const float* row = p.logits.Row(t);
-  float logits[kPerLane], max = -INFINITY;
+  float logits[kPerLane], top = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     logits[i] = lane + 32 * i < p.num_experts ? row[lane + 32 * i] : -INFINITY;
-    max = fmaxf(max, logits[i]);
+    top = fmaxf(top, logits[i]);
   }
   int expert;
   if (p.replay != nullptr && p.replay[t * p.top_k] >= 0) {
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(32 * kWarps) RouteTopKKernel(RouteParams p) {
     expert = TakeTopK(logits, p, lane);
   }
   const float logit = has_slot ? row[expert] : -INFINITY;
-  max = WarpMax(p.normalise ? logit : max);
-  const float e = expf(logit - max);
+  top = WarpMax(p.normalise ? logit : top);
+  const float e = expf(logit - top);
   float sum = 0;
   if (p.normalise) {  // in the order of slots
     for (int s = 0; s < p.top_k; ++s) sum += __shfl_sync(~0u, e, s);
   } else {
-    sum = SumOfAll(logits, max);
+    sum = SumOfAll(logits, top);
   }
   if (!has_slot) return;
   p.routing.experts[slot] = expert;

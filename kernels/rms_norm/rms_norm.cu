@@ -7,8 +7,10 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr int64_t kMaxThreads = 1024;
-constexpr int64_t kMaxVectors = 4;  // a thread: d up to 16,384 in float32
+constexpr int64_t kMaxThreads = 512;
+constexpr int64_t kMaxWidth = 16384;
+template <typename T>
+constexpr int kMaxVectors = kMaxWidth / kVectorSize<T> / kMaxThreads;  // a thread
 
 template <typename T>
 struct NormParams {
@@ -119,11 +121,15 @@ __global__ void __launch_bounds__(kMaxThreads) AddRmsNormKernel(NormParams<T> p)
 template <typename T>
 void LaunchNorm(const NormParams<T>& p, int64_t rows, cudaStream_t stream) {
   const int64_t vectors = DivideUp(p.d, kVectorSize<T>);
-  const int64_t a_thread = vectors <= kMaxThreads ? 1 : vectors <= 2 * kMaxThreads ? 2 : kMaxVectors;
+  const int64_t a_thread = vectors <= kMaxThreads       ? 1
+                           : vectors <= 2 * kMaxThreads ? 2
+                           : vectors <= 4 * kMaxThreads ? 4
+                                                        : kMaxVectors<T>;
   const unsigned threads = static_cast<unsigned>(DivideUp(DivideUp(vectors, a_thread), 32) * 32);
   auto* kernel = a_thread == 1   ? AddRmsNormKernel<T, 1>
                  : a_thread == 2 ? AddRmsNormKernel<T, 2>
-                                 : AddRmsNormKernel<T, kMaxVectors>;
+                 : a_thread == 4 ? AddRmsNormKernel<T, 4>
+                                 : AddRmsNormKernel<T, kMaxVectors<T>>;
   Launch(kernel, static_cast<unsigned>(rows), threads, 0, stream, p);
 }
 
@@ -138,7 +144,7 @@ void Norm(const TensorView& x, const Delta& delta, const int32_t* gather, const 
   CHECK(delta.weights == nullptr || (delta.experts != nullptr && delta.top_k > 0));
   ForDType(x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    CHECK_LE(x.cols, kMaxThreads * kMaxVectors * kVectorSize<T>);
+    CHECK_LE(x.cols, kMaxWidth);
     NormParams<T> p;
     p.x = AsMatrix<const T>(x);
     if (adds) p.delta = AsMatrix<const T>(delta.rows);
