@@ -10,10 +10,12 @@ constexpr int kThreads = 128;
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EmbeddingKernel(Matrix<const T> table, int64_t vocabulary, int64_t d, const int32_t* token_ids,
-                    bool aligned, Matrix<T> out) {
+                    const int32_t* previous, bool aligned, Matrix<T> out) {
   LetSuccessorStart();
   WaitForPredecessor();
-  const int64_t t = blockIdx.x, token = token_ids[t];
+  const int64_t t = blockIdx.x;
+  int64_t token = token_ids[t];
+  if (token < 0 && previous != nullptr) token = previous[-1 - token];
   const T* from = table.Row(token >= 0 && token < vocabulary ? token : 0);
   T* to = out.Row(t);
   for (int64_t i = threadIdx.x * kVectorSize<T>; i < d; i += kThreads * kVectorSize<T>) {
@@ -23,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void Embedding(const TensorView& table, const int32_t* token_ids, const TensorView& out,
-               cudaStream_t stream) {
+void Embedding(const TensorView& table, const int32_t* token_ids, const int32_t* previous,
+               const TensorView& out, cudaStream_t stream) {
   CHECK_EQ(out.cols, table.cols);
   CHECK(table.dtype == out.dtype && table.rows > 0);
   if (out.rows == 0 || out.cols == 0) return;
@@ -32,7 +34,8 @@ void Embedding(const TensorView& table, const int32_t* token_ids, const TensorVi
   ForDType(table.dtype, [&](auto tag) {
     using T = decltype(tag);
     Launch(EmbeddingKernel<T>, static_cast<unsigned>(out.rows), kThreads, 0, stream,
-           AsMatrix<const T>(table), table.rows, table.cols, token_ids, aligned, AsMatrix<T>(out));
+           AsMatrix<const T>(table), table.rows, table.cols, token_ids, previous, aligned,
+           AsMatrix<T>(out));
   });
 }
 
