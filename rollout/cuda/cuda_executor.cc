@@ -1,0 +1,201 @@
+#include "rollout/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace orrery::rollout::cuda {
+namespace {
+
+using kernels::cuda::SamplerRow;
+
+constexpr int64_t Align16(int64_t n) { return (n + 15) / 16 * 16; }
+
+cudaStream_t NewStream() {
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+// 1, 2, 4, 8, then in steps of an eighth of the next power of two (at least 8).
+int64_t Bucket(int64_t n) {
+  if (n <= 8)
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+  const int64_t step =
+      std::max<int64_t>(8, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))) / 8);
+  return (n + step - 1) / step * step;
+}
+
+}  // namespace
+
+CudaExecutor::InputLayout::InputLayout(const Extents& e) {
+  int64_t at = 0;
+  const auto place = [&](int64_t bytes) { return std::exchange(at, at + Align16(bytes)); };
+  token_ids = place(4 * e.rows);
+  positions = place(4 * e.rows);
+  slots = place(4 * e.rows);
+  sequence_of = place(4 * e.rows);
+  logit_rows = place(4 * e.samples);
+  sampling = place(static_cast<int64_t>(sizeof(SamplerRow)) * e.samples);
+  tables = place(4 * e.sequences * e.table_stride);
+  bytes = at;
+}
+
+CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
+                           const OpsLimits& limits)
+    : limits_(limits), stream_(NewStream()), ops_(weights, device, limits, stream_) {
+  const int64_t blocks = (limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  Extents most;
+  most.rows = Bucket(limits.max_rows);
+  most.samples = Bucket(limits.max_logit_rows);
+  most.sequences = most.samples;
+  most.table_stride = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
+  const int64_t input_bytes = InputLayout(most).bytes;
+  input_ = DeviceBuffer(input_bytes);
+  copies_ = DeviceBuffer(static_cast<int64_t>(sizeof(kernels::KvCopy)) * most.samples);
+  sampler_workspace_ = DeviceBuffer(
+      kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, weights->spec().vocab_size));
+  output_ = DeviceBuffer(16 * most.samples);
+  for (int i = 0; i < kMaxInFlight; ++i) {
+    pinned_input_[i] = PinnedBuffer(input_bytes);
+    pinned_copies_[i] = PinnedBuffer(copies_.bytes());
+    pinned_output_[i] = PinnedBuffer(output_.bytes());
+    CUDA_CHECK(cudaEventCreateWithFlags(&done_[i], cudaEventDisableTiming));
+  }
+}
+
+CudaExecutor::~CudaExecutor() {
+  cudaStreamSynchronize(stream_);
+  for (auto& [extents, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (cudaEvent_t event : done_) cudaEventDestroy(event);
+  cudaStreamDestroy(stream_);
+}
+
+CudaExecutor::Extents CudaExecutor::RoundUp(const Step& step) const {
+  size_t blocks = 1;
+  for (const std::vector<int32_t>& table : step.tables) blocks = std::max(blocks, table.size());
+  Extents e;
+  e.rows = std::min(Bucket(static_cast<int64_t>(step.rows.size())), limits_.max_rows);
+  e.samples = std::min(Bucket(static_cast<int64_t>(step.samples.size())), limits_.max_logit_rows);
+  e.sequences = Bucket(static_cast<int64_t>(step.tables.size()));
+  e.table_stride = static_cast<int64_t>(std::bit_ceil(std::max<size_t>(blocks, 16)));
+  return e;
+}
+
+void CudaExecutor::Fill(const Step& step, const Extents& e, std::byte* to) const {
+  const InputLayout at(e);
+  const auto ints = [&](int64_t offset) { return reinterpret_cast<int32_t*>(to + offset); };
+  for (int64_t i = 0; i < e.rows; ++i) {
+    const bool real = i < static_cast<int64_t>(step.rows.size());
+    const Step::Row row = real ? step.rows[i] : Step::Row{0, -1, 0, 0};
+    ints(at.token_ids)[i] = row.token_id;
+    ints(at.positions)[i] = row.position;
+    ints(at.slots)[i] = row.slot;
+    ints(at.sequence_of)[i] = row.sequence;
+  }
+  auto* sampling = reinterpret_cast<SamplerRow*>(to + at.sampling);
+  for (int64_t i = 0; i < e.samples; ++i) {
+    const bool real = i < static_cast<int64_t>(step.samples.size());
+    ints(at.logit_rows)[i] = real ? step.samples[i].row : -1;
+    sampling[i] = real ? step.samples[i].params : SamplerRow{};
+    sampling[i].active = real;
+  }
+  for (size_t i = 0; i < step.tables.size(); ++i) {
+    std::memcpy(ints(at.tables) + static_cast<int64_t>(i) * e.table_stride, step.tables[i].data(),
+                step.tables[i].size() * sizeof(int32_t));
+  }
+}
+
+void CudaExecutor::Enqueue(const Extents& e) {
+  const InputLayout at(e);
+  StepInput in;
+  in.token_ids = input_.as<int32_t>(at.token_ids);
+  in.previous = output_.as<int32_t>();
+  in.positions = input_.as<int32_t>(at.positions);
+  in.slots = input_.as<int32_t>(at.slots);
+  in.sequence_of = input_.as<int32_t>(at.sequence_of);
+  in.block_tables = input_.as<int32_t>(at.tables);
+  in.table_stride = e.table_stride;
+  in.max_position = std::min(e.table_stride * kernels::kBlockTokens, limits_.max_positions) - 1;
+  in.logit_rows = input_.as<int32_t>(at.logit_rows);
+  in.num_logit_rows = e.samples;
+  const kernels::TensorView logits = ops_.Logits(in, e.rows);
+  const int64_t n = output_.bytes() / 16;
+  kernels::cuda::SamplerOutput out;
+  out.token_ids = output_.as<int32_t>();
+  out.logprobs = output_.as<float>(4 * n);
+  out.entropies = output_.as<float>(8 * n);
+  out.finite = output_.as<int32_t>(12 * n);
+  kernels::cuda::SampleTokens(logits, input_.as<SamplerRow>(at.sampling), sampler_workspace_.data(),
+                              out, stream_);
+}
+
+void CudaExecutor::RunGraph(const Extents& extents) {
+  auto found = graphs_.find(extents);
+  if (found == graphs_.end()) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    Enqueue(extents);
+    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    found = graphs_.emplace(extents, executable).first;
+  }
+  CUDA_CHECK(cudaGraphLaunch(found->second, stream_));
+}
+
+void CudaExecutor::Launch(const Step& step) {
+  CHECK_LT(in_flight_, kMaxInFlight);
+  CHECK(!step.rows.empty());
+  const int buffer = next_;
+  next_ = (next_ + 1) % kMaxInFlight;
+  if (!step.copies.empty()) {
+    const size_t bytes = step.copies.size() * sizeof(kernels::KvCopy);
+    CHECK_LE(static_cast<int64_t>(bytes), copies_.bytes());
+    std::memcpy(pinned_copies_[buffer].data(), step.copies.data(), bytes);
+    CUDA_CHECK(cudaMemcpyAsync(copies_.data(), pinned_copies_[buffer].data(), bytes,
+                               cudaMemcpyHostToDevice, stream_));
+    ops_.CopyKv(copies_.as<kernels::KvCopy>(), static_cast<int64_t>(step.copies.size()));
+  }
+  const Extents extents = RoundUp(step);
+  const InputLayout layout(extents);
+  CHECK_LE(layout.bytes, input_.bytes());
+  Fill(step, extents, pinned_input_[buffer].data());
+  CUDA_CHECK(cudaMemcpyAsync(input_.data(), pinned_input_[buffer].data(),
+                             static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_));
+  // Steps of one row a sequence recur and become graphs; prompts come in all sizes.
+  const bool decode = step.rows.size() == step.samples.size();
+  if (decode) {
+    RunGraph(extents);
+  } else {
+    Enqueue(extents);
+  }
+  num_samples_[buffer] = static_cast<int64_t>(step.samples.size());
+  if (num_samples_[buffer] > 0) {
+    CUDA_CHECK(cudaMemcpyAsync(pinned_output_[buffer].data(), output_.data(),
+                               static_cast<size_t>(output_.bytes()), cudaMemcpyDeviceToHost,
+                               stream_));
+  }
+  CUDA_CHECK(cudaEventRecord(done_[buffer], stream_));
+  ++in_flight_;
+}
+
+StepResult CudaExecutor::Collect() {
+  CHECK_GT(in_flight_, 0);
+  const int buffer = (next_ + kMaxInFlight - in_flight_) % kMaxInFlight;
+  CUDA_CHECK(cudaEventSynchronize(done_[buffer]));
+  --in_flight_;
+  const int64_t n = num_samples_[buffer], stride = output_.bytes() / 16;
+  const PinnedBuffer& out = pinned_output_[buffer];
+  const auto floats = [&](int64_t i) { return out.as<float>(4 * i * stride); };
+  const auto ints = [&](int64_t i) { return out.as<int32_t>(4 * i * stride); };
+  StepResult result;
+  result.token_ids.assign(ints(0), ints(0) + n);
+  result.logprobs.assign(floats(1), floats(1) + n);
+  result.entropies.assign(floats(2), floats(2) + n);
+  result.finite.assign(ints(3), ints(3) + n);
+  return result;
+}
+
+}  // namespace orrery::rollout::cuda

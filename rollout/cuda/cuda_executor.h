@@ -1,0 +1,92 @@
+// Runs steps of the rollout engine on a GPU: uploads what the scheduler planned, launches forward
+// pass and sampler (decode steps as one graph launch), and brings back the tokens. Two steps may be
+// in flight: the second takes its tokens from the first on the device, so the host is never waited
+// for.
+//
+// One thread calls. CUDA errors end the process (kernels/cuda/cuda_check.h).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "kernels/sampler/sampler_cuda.h"
+#include "rollout/cuda/cuda_ops.h"
+
+namespace orrery::rollout::cuda {
+
+// One step as the scheduler plans it. Rows are tokens to compute, samples are tokens to draw.
+struct Step {
+  struct Row {
+    int32_t token_id = 0;  // -1 - j: what sample j of the step before draws
+    int32_t position = 0;
+    int32_t slot = 0;      // block * 16 + offset
+    int32_t sequence = 0;  // index into tables
+  };
+  struct Sample {
+    int32_t row = 0;  // whose logits
+    kernels::cuda::SamplerRow params;
+  };
+  std::vector<Row> rows;
+  std::vector<Sample> samples;
+  std::vector<std::vector<int32_t>> tables;  // KV blocks of each sequence, from position 0
+  std::vector<kernels::KvCopy> copies;       // before the step, in every layer
+};
+
+struct StepResult {
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;
+  std::vector<float> entropies;
+  std::vector<int32_t> finite;
+};
+
+class CudaExecutor {
+ public:
+  static constexpr int kMaxInFlight = 2;
+
+  // weights is borrowed.
+  CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
+               const OpsLimits& limits);
+  ~CudaExecutor();
+
+  // REQUIRES: fewer than kMaxInFlight steps in flight.
+  void Launch(const Step& step);
+  // Waits for the oldest step in flight.
+  StepResult Collect();
+  int in_flight() const { return in_flight_; }
+
+  void RandomiseKv(uint64_t seed) { ops_.RandomiseKv(seed); }
+  double ExpertsTouched() const { return ops_.ExpertsTouched(); }
+
+  cudaStream_t stream() const { return stream_; }
+  int64_t num_graphs() const { return static_cast<int64_t>(graphs_.size()); }
+
+ private:
+  // Extents that a graph is captured for, rounded up; padding is marked on the device.
+  struct Extents {
+    int64_t rows = 0, samples = 0, sequences = 0, table_stride = 0;
+    auto operator<=>(const Extents&) const = default;
+  };
+  // Byte offsets of a step's arrays in its input block.
+  struct InputLayout {
+    explicit InputLayout(const Extents& e);
+    int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, tables, bytes;
+  };
+  Extents RoundUp(const Step& step) const;
+  void Fill(const Step& step, const Extents& extents, std::byte* to) const;
+  void Enqueue(const Extents& extents);
+  void RunGraph(const Extents& extents);
+
+  const OpsLimits limits_;
+  cudaStream_t stream_;
+  CudaOps ops_;
+  DeviceBuffer input_, copies_, sampler_workspace_, output_;
+  PinnedBuffer pinned_input_[kMaxInFlight], pinned_copies_[kMaxInFlight],
+      pinned_output_[kMaxInFlight];
+  cudaEvent_t done_[kMaxInFlight];
+  int64_t num_samples_[kMaxInFlight] = {};
+  int in_flight_ = 0, next_ = 0;
+  std::map<Extents, cudaGraphExec_t> graphs_;
+};
+
+}  // namespace orrery::rollout::cuda

@@ -1,0 +1,272 @@
+#include "rollout/cuda/cuda_ops.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/fill.h"
+#include "kernels/embedding/embedding_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/rope/qk_norm_rope_cuda.h"
+
+namespace orrery::rollout::cuda {
+
+using kernels::DType;
+using kernels::SizeOf;
+using kernels::TensorView;
+using model::Batch;
+using model::ParamId;
+using model::Stream;
+using model::Value;
+
+namespace {
+
+// A Value that is the experts' outputs by slot, not yet summed over a row's slots: the norm that
+// follows does it.
+constexpr int32_t kBySlot = 1;
+
+int64_t AttentionWorkspaceBytes(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
+                                const OpsLimits& limits) {
+  int64_t bytes = 0;
+  for (int64_t rows = 1; rows <= limits.max_rows; ++rows) {
+    const kernels::cuda::AttentionPlan plan =
+        kernels::cuda::PlanAttention(spec.heads, rows, limits.max_positions - 1, device);
+    if (!plan.split) break;
+    bytes = std::max(bytes, plan.workspace_bytes);
+  }
+  return bytes;
+}
+
+// Row p: cosines, then sines of position p, as RopeTable has them.
+DeviceBuffer UploadRope(const model::ModelSpec& spec, int64_t positions) {
+  const kernels::RopeTable table(spec.rope_inv_freq, positions);
+  const int64_t bytes = positions * spec.heads.head_dim * 4;
+  DeviceBuffer buffer(bytes);
+  CUDA_CHECK(
+      cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+}  // namespace
+
+std::vector<CudaOps::BufferShape> CudaOps::Shapes(const model::ModelSpec& spec, DType dtype,
+                                                  const OpsLimits& limits) {
+  const int64_t t = limits.max_rows, d = spec.hidden_size;
+  const int64_t slots = spec.has_moe() ? t * spec.experts_per_token : 0;
+  std::vector<BufferShape> shapes(kNumRoles);
+  shapes[kResidual] = {t, d, dtype};
+  shapes[kNormed] = {t, d, dtype};
+  shapes[kQkv] = {t, spec.heads.qkv_width(), dtype};
+  shapes[kAttended] = {t, spec.heads.q_width(), dtype};
+  shapes[kProjected] = {t, d, dtype};
+  shapes[kActivated] = {t, spec.intermediate_size, dtype};
+  shapes[kMlp] = {t, d, dtype};
+  shapes[kHeadInput] = {limits.max_logit_rows, d, dtype};
+  shapes[kLogits] = {limits.max_logit_rows, spec.vocab_size, dtype};
+  shapes[kRouter] = {spec.has_moe() ? t : 0, spec.num_experts, DType::kFloat32};
+  shapes[kExpertsHidden] = {slots, spec.expert_width, dtype};
+  shapes[kExpertsOut] = {slots, d, dtype};
+  return shapes;
+}
+
+int64_t CudaOps::KvBytes(const model::ModelSpec& spec, DType dtype, int64_t kv_blocks) {
+  return spec.num_layers * kernels::cuda::KvBlocks::NumBytes(spec.heads, dtype, kv_blocks);
+}
+
+int64_t CudaOps::BufferBytes(const model::ModelSpec& spec, DType dtype,
+                             const kernels::DeviceLimits& device, const OpsLimits& limits) {
+  int64_t bytes = AttentionWorkspaceBytes(spec, device, limits) +
+                  limits.max_positions * spec.heads.head_dim * 4;
+  for (const BufferShape& s : Shapes(spec, dtype, limits))
+    bytes += s.rows * s.cols * SizeOf(s.dtype);
+  if (spec.has_moe()) {
+    bytes += 4 * (spec.num_layers * spec.num_experts + spec.num_experts * limits.max_rows +
+                  2 * limits.max_rows * spec.experts_per_token);
+  }
+  return bytes;
+}
+
+CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& device,
+                 const OpsLimits& limits, cudaStream_t stream)
+    : weights_(*weights),
+      spec_(weights->spec()),
+      device_(device),
+      limits_(limits),
+      stream_(stream),
+      kv_(KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
+      rope_(UploadRope(spec_, limits.max_positions)),
+      attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
+  const std::vector<BufferShape> shapes = Shapes(spec_, weights->dtype(), limits);
+  for (int i = 0; i < kNumRoles; ++i) {
+    buffers_[i] = DeviceBuffer(shapes[i].rows * shapes[i].cols * SizeOf(shapes[i].dtype));
+  }
+  if (spec_.has_moe()) {
+    expert_counts_ = DeviceBuffer(4 * spec_.num_layers * spec_.num_experts);
+    expert_slots_ = DeviceBuffer(4 * spec_.num_experts * limits.max_rows);
+    expert_ids_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
+    expert_weights_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
+  }
+  // Attention reads whole blocks: what was never written must be finite.
+  CUDA_CHECK(cudaMemsetAsync(kv_.data(), 0, static_cast<size_t>(kv_.bytes()), stream));
+}
+
+Value CudaOps::Buffer(Role role, int64_t rows, int64_t cols) const {
+  const DType dtype = role == kRouter ? DType::kFloat32 : weights_.dtype();
+  CHECK_LE(rows * cols * SizeOf(dtype), buffers_[role].bytes());
+  return {TensorView{buffers_[role].data(), dtype, rows, cols, cols}};
+}
+
+kernels::cuda::KvBlocks CudaOps::Layer(int64_t layer) const {
+  const int64_t half =
+      kernels::cuda::KvBlocks::NumBytes(spec_.heads, weights_.dtype(), limits_.kv_blocks) / 2;
+  kernels::cuda::KvBlocks blocks;
+  blocks.k = kv_.data() + 2 * layer * half;
+  blocks.v = kv_.data() + (2 * layer + 1) * half;
+  blocks.dtype = weights_.dtype();
+  blocks.num_blocks = limits_.kv_blocks;
+  blocks.num_kv_heads = spec_.heads.num_kv_heads;
+  blocks.head_dim = spec_.heads.head_dim;
+  return blocks;
+}
+
+void CudaOps::CopyKv(const kernels::KvCopy* copies, int64_t n) {
+  for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
+    kernels::cuda::CopyKv(copies, n, Layer(layer), stream_);
+  }
+}
+
+void CudaOps::RandomiseKv(uint64_t seed) {
+  kernels::cuda::FillUniform(kv_.data(), weights_.dtype(), kv_.bytes() / SizeOf(weights_.dtype()),
+                             -1, 1, seed, stream_);
+}
+
+double CudaOps::ExpertsTouched() const {
+  std::vector<int32_t> counts(static_cast<size_t>(expert_counts_.bytes() / 4));
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  CUDA_CHECK(
+      cudaMemcpy(counts.data(), expert_counts_.data(), counts.size() * 4, cudaMemcpyDeviceToHost));
+  const auto touched = std::count_if(counts.begin(), counts.end(), [](int32_t n) { return n > 0; });
+  return static_cast<double>(touched) / static_cast<double>(spec_.num_layers);
+}
+
+TensorView CudaOps::Logits(const StepInput& input, int64_t num_tokens) {
+  CHECK_LE(num_tokens, limits_.max_rows);
+  CHECK_LE(input.num_logit_rows, limits_.max_logit_rows);
+  input_ = input;
+  if (spec_.has_moe()) {
+    CUDA_CHECK(cudaMemsetAsync(expert_counts_.data(), 0,
+                               static_cast<size_t>(expert_counts_.bytes()), stream_));
+  }
+  Batch batch;
+  batch.token_ids = {input.token_ids, static_cast<size_t>(num_tokens)};  // only its size is read
+  const Value hidden = model::Forward(spec_, weights_.layout(), batch, *this);
+  const TensorView logits = Buffer(kLogits, input.num_logit_rows, spec_.vocab_size).view;
+  kernels::cuda::Linear(hidden.view, weights_.View(weights_.layout().head), {}, device_, logits,
+                        stream_);
+  return logits;
+}
+
+Value CudaOps::Embed(ParamId table, const Batch& batch) {
+  const Value out = Buffer(kResidual, batch.num_tokens(), spec_.hidden_size);
+  kernels::cuda::Embedding(weights_.View(table), input_.token_ids, input_.previous, out.view,
+                           stream_);
+  return out;
+}
+
+kernels::cuda::Delta CudaOps::DeltaOf(const Value& delta) const {
+  kernels::cuda::Delta result;
+  result.rows = delta.view;
+  if (delta.id == kBySlot) {
+    result.weights = expert_weights_.as<float>();
+    result.experts = expert_ids_.as<int32_t>();
+    result.top_k = spec_.experts_per_token;
+  }
+  return result;
+}
+
+std::pair<Value, Value> CudaOps::AddNorm(const Stream& stream, ParamId weight) {
+  const TensorView& x = stream.residual.view;
+  const TensorView w = weights_.View(weight);
+  const kernels::cuda::Delta delta = DeltaOf(stream.delta);
+  if (weight == weights_.layout().final_norm) {  // only the rows that the head wants
+    const Value out = Buffer(kHeadInput, input_.num_logit_rows, x.cols);
+    kernels::cuda::AddRmsNormGathered(x, delta, input_.logit_rows, w, spec_.rms_norm_eps, out.view,
+                                      stream_);
+    return {stream.residual, out};
+  }
+  const Value normed = Buffer(kNormed, x.rows, x.cols);
+  kernels::cuda::AddRmsNorm(x, delta, w, spec_.rms_norm_eps, x, normed.view, stream_);
+  return {stream.residual, normed};
+}
+
+Value CudaOps::Linear(const Value& x, ParamId weight, ParamId bias) {
+  const model::Param& p = weights_.layout().params[weight];
+  // Gate and up come out as their product (LinearSwiGlu): SwiGlu passes it on.
+  if (p.kind == model::ParamKind::kGateUp) {
+    const Value out = Buffer(kActivated, x.view.rows, p.rows / 2);
+    kernels::cuda::LinearSwiGlu(x.view, weights_.View(weight), device_, out.view, stream_);
+    return out;
+  }
+  const Role role = p.kind == model::ParamKind::kQkv      ? kQkv
+                    : p.kind == model::ParamKind::kOutput ? kProjected
+                                                          : kMlp;
+  const Value out = Buffer(role, x.view.rows, p.rows);
+  kernels::cuda::Linear(x.view, weights_.View(weight), weights_.View(bias), device_, out.view,
+                        stream_);
+  return out;
+}
+
+Value CudaOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&) {
+  const model::LayerParams& p = weights_.layout().layers[layer];
+  kernels::cuda::QkNormRopeArgs args;
+  args.heads = spec_.heads;
+  args.q_norm = weights_.View(p.q_norm);
+  args.k_norm = weights_.View(p.k_norm);
+  args.eps = spec_.rms_norm_eps;
+  args.rope = rope_.as<float>();
+  args.positions = input_.positions;
+  args.slots = input_.slots;
+  kernels::cuda::QkNormRopeWriteKv(qkv.view, args, Layer(layer), stream_);
+  return qkv;
+}
+
+Value CudaOps::Attention(const Value& qkv, int64_t layer, const Batch&) {
+  const Value out = Buffer(kAttended, qkv.view.rows, spec_.heads.q_width());
+  kernels::cuda::AttentionRows rows;
+  rows.positions = input_.positions;
+  rows.sequence_of = input_.sequence_of;
+  rows.block_tables = input_.block_tables;
+  rows.table_stride = input_.table_stride;
+  rows.max_position = input_.max_position;
+  const kernels::cuda::AttentionPlan plan =
+      kernels::cuda::PlanAttention(spec_.heads, qkv.view.rows, input_.max_position, device_);
+  CHECK_LE(plan.workspace_bytes, attention_workspace_.bytes());
+  kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), rows, Layer(layer), plan,
+                           attention_workspace_.data(), out.view, stream_);
+  return out;
+}
+
+Value CudaOps::SwiGlu(const Value& activated) { return activated; }
+
+Value CudaOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
+  const model::LayerParams& p = weights_.layout().layers[layer];
+  const kernels::ExpertsShape shape = spec_.experts_shape();
+  const int64_t rows = x.view.rows;
+  const Value logits = Buffer(kRouter, rows, shape.num_experts);
+  kernels::cuda::Linear(x.view, weights_.View(p.router), {}, device_, logits.view, stream_);
+  kernels::cuda::Routing routing;
+  routing.weights = expert_weights_.as<float>();
+  routing.experts = expert_ids_.as<int32_t>();
+  routing.counts = expert_counts_.as<int32_t>() + layer * shape.num_experts;
+  routing.slots = expert_slots_.as<int32_t>();
+  routing.capacity = limits_.max_rows;
+  kernels::cuda::RouteTopK(logits.view, shape, input_.positions, nullptr, routing, stream_);
+  const Value hidden = Buffer(kExpertsHidden, rows * shape.top_k, shape.f);
+  kernels::cuda::ExpertsGateUp(x.view, weights_.View(p.experts_gate_up), shape, routing, device_,
+                               hidden.view, stream_);
+  Value out = Buffer(kExpertsOut, rows * shape.top_k, shape.d);
+  kernels::cuda::ExpertsDown(hidden.view, weights_.View(p.experts_down), shape, routing, device_,
+                             out.view, stream_);
+  out.id = kBySlot;
+  return out;
+}
+
+}  // namespace orrery::rollout::cuda

@@ -1,0 +1,116 @@
+// The rollout's executor on a GPU: the operators of the transformer as kernel launches on one
+// stream, over buffers that every layer uses again. Nothing is allocated and nothing waits for the
+// device after construction, so a Forward can be captured as a graph.
+//
+// What a Forward reads of a batch (token ids, positions, slots, block tables) lies on the device at
+// fixed addresses, in StepInput; of model::Batch only the number of tokens is used.
+#pragma once
+
+#include <map>
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "rollout/cuda/device_weights.h"
+#include "trainer/model/transformer.h"
+
+namespace orrery::rollout::cuda {
+
+// Device arrays of one step.
+struct StepInput {
+  const int32_t* token_ids = nullptr;  // [T]; -1 - j: token j of `previous`
+  const int32_t* previous = nullptr;   // tokens that the step before drew
+  const int32_t* positions = nullptr;  // [T]; negative: padding
+  const int32_t* slots = nullptr;      // [T] block * 16 + offset
+  const int32_t* sequence_of = nullptr;
+  const int32_t* block_tables = nullptr;
+  int64_t table_stride = 0;
+  int64_t max_position = 0;
+  const int32_t* logit_rows = nullptr;  // [n] rows whose logits are wanted; negative: padding
+  int64_t num_logit_rows = 0;
+};
+
+struct OpsLimits {
+  int64_t max_rows = 0;        // T of a step
+  int64_t max_logit_rows = 0;  // n
+  int64_t max_positions = 0;   // of a sequence
+  int64_t kv_blocks = 0;
+};
+
+class CudaOps : public model::Ops {
+ public:
+  // weights is borrowed. All launches go to stream.
+  CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& device,
+          const OpsLimits& limits, cudaStream_t stream);
+
+  // Bytes of device memory that construction takes: buffers, and keys and values.
+  static int64_t BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
+                             const kernels::DeviceLimits& device, const OpsLimits& limits);
+  static int64_t KvBytes(const model::ModelSpec& spec, kernels::DType dtype, int64_t kv_blocks);
+
+  // The forward pass and the head: logits [n, V] in the model's dtype.
+  kernels::TensorView Logits(const StepInput& input, int64_t num_tokens);
+
+  // Positions [0, count) of blocks to other blocks, in every layer. copies: device [n].
+  void CopyKv(const kernels::KvCopy* copies, int64_t n);
+
+  // For measurements: keys and values as if something had been computed.
+  void RandomiseKv(uint64_t seed);
+  // Experts with at least one row in the last Forward, mean over the layers. Waits for the device.
+  double ExpertsTouched() const;
+
+  model::Value Embed(model::ParamId table, const model::Batch& batch) override;
+  std::pair<model::Value, model::Value> AddNorm(const model::Stream& stream,
+                                                model::ParamId weight) override;
+  model::Value Linear(const model::Value& x, model::ParamId weight, model::ParamId bias) override;
+  model::Value QkNormRope(const model::Value& qkv, int64_t layer,
+                          const model::Batch& batch) override;
+  model::Value Attention(const model::Value& qkv, int64_t layer,
+                         const model::Batch& batch) override;
+  model::Value SwiGlu(const model::Value& gate_up) override;
+  model::Value RoutedExperts(const model::Value& x, int64_t layer,
+                             const model::Batch& batch) override;
+
+ private:
+  enum Role {
+    kResidual,
+    kNormed,
+    kQkv,
+    kAttended,
+    kProjected,
+    kActivated,
+    kMlp,
+    kHeadInput,
+    kLogits,
+    kRouter,
+    kExpertsHidden,
+    kExpertsOut,
+    kNumRoles
+  };
+  struct BufferShape {
+    int64_t rows, cols;
+    kernels::DType dtype;
+  };
+  // Largest extents of each role.
+  static std::vector<BufferShape> Shapes(const model::ModelSpec& spec, kernels::DType dtype,
+                                         const OpsLimits& limits);
+  model::Value Buffer(Role role, int64_t rows, int64_t cols) const;
+  kernels::cuda::KvBlocks Layer(int64_t layer) const;
+  kernels::cuda::Delta DeltaOf(const model::Value& delta) const;
+
+  const DeviceWeights& weights_;
+  const model::ModelSpec& spec_;
+  const kernels::DeviceLimits device_;
+  const OpsLimits limits_;
+  const cudaStream_t stream_;
+  StepInput input_;  // of the Forward under way
+
+  DeviceBuffer buffers_[kNumRoles];
+  DeviceBuffer kv_;
+  DeviceBuffer rope_;
+  DeviceBuffer attention_workspace_;
+  DeviceBuffer expert_counts_;  // [layers, E], cleared at the start of a Forward
+  DeviceBuffer expert_slots_, expert_ids_, expert_weights_;
+};
+
+}  // namespace orrery::rollout::cuda
