@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kMaxThreads) AddRmsNormKernel(NormParams<T> p)
     w[v] = LoadUpTo(p.w + i, p.d - i, p.aligned);
   }
   WaitForPredecessor();
-  const int64_t t = p.gather == nullptr ? blockIdx.x : p.gather[blockIdx.x];
+  const int64_t t = p.gather == nullptr ? int64_t{blockIdx.x} : int64_t{p.gather[blockIdx.x]};
   float x[kVectors][kN] = {}, squares = 0;
   if (t >= 0) {
 #pragma unroll
