@@ -125,6 +125,7 @@ class Job {
     HttpRequest request;
     request.url = download_.url;
     request.token = download_.token;
+    request.authorization = download_.authorization;
     request.begin = file_.size();
     request.connect_timeout = retry_.connect_timeout;
     request.stall_timeout = retry_.stall_timeout;
@@ -153,14 +154,15 @@ class Job {
     const std::string range = response.Header("content-range");
     if (range.starts_with(fmt::format("bytes {}-", begin))) return absl::OkStatus();
     wrong_ = true;
-    return Failed("{}: asked for bytes from {}, the hub sends '{}'", download_.what, begin, range);
+    return Failed("{}: asked for bytes from {}, {} sends '{}'", download_.what, begin,
+                  download_.server, range);
   }
 
   absl::Status Take(std::string_view data) {
     if (size_known() && file_.size() + static_cast<int64_t>(data.size()) > size()) {
       wrong_ = true;
-      return Failed("{}: the hub sends more than the {} bytes it announced", download_.what,
-                    size());
+      return Failed("{}: {} sends more than the {} bytes it announced", download_.what,
+                    download_.server, size());
     }
     RETURN_IF_ERROR(file_.Append(data));
     if (bytes_so_far_) bytes_so_far_(file_.size());
@@ -173,7 +175,9 @@ class Job {
       return {Attempt::End::kBroken, WrongSize()};
     }
     const absl::Status error =
-        HttpError(response, download_.what, !download_.token.empty(), download_.page);
+        download_.error
+            ? download_.error(response)
+            : HttpError(response, download_.what, !download_.token.empty(), download_.page);
     // Nothing is behind what has come: it is all (if the size was not announced), or of another
     // file.
     if (response.status == 416 && file_.size() > 0) {
@@ -187,7 +191,8 @@ class Job {
   }
 
   absl::Status WrongSize() const {
-    return Unavailable("{}: has {} bytes, the hub sent {}", download_.what, size(), file_.size());
+    return Unavailable("{}: has {} bytes, {} sent {}", download_.what, size(), download_.server,
+                       file_.size());
   }
 
   bool HashIsKnown() const {
@@ -206,9 +211,9 @@ class Job {
     if (hash == expected) return {Attempt::End::kComplete};
     return {Attempt::End::kWrong,
             absl::DataLossError(fmt::format(
-                "{}: what came has the hash {} instead of {}: the hub or something between changes "
+                "{}: what came has the hash {} instead of {}: {} or something between changes "
                 "the file; try again, or without a proxy",
-                download_.what, hash, expected))};
+                download_.what, hash, expected, download_.server))};
   }
 
   absl::Status Finish() const {

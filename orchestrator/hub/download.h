@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "orchestrator/hub/http.h"
 #include "orchestrator/hub/hub.h"
 #include "orchestrator/hub/remote.h"
 
@@ -17,9 +18,13 @@ struct Download {
   std::string url;
   std::string page;  // of the repository, for messages
   std::string token;
+  std::string authorization;  // in place of a token: see HttpRequest
   FileMetadata expected;
-  std::string path;        // the finished file
-  std::string incomplete;  // what has come so far; stays after a failure, to be resumed
+  std::string path;                // the finished file
+  std::string incomplete;          // what has come so far; stays after a failure, to be resumed
+  std::string server = "the hub";  // for messages
+  // What a final answer other than success means; empty: HttpError() of the hub.
+  std::function<absl::Status(const HttpResponse&)> error;
 };
 
 // `bytes_so_far` is called with the size of the incomplete file as it grows. The caller holds a

@@ -94,7 +94,12 @@ class Exchange {
  private:
   CurlList RequestHeaders() const {
     curl_slist* list = curl_slist_append(nullptr, "Accept-Encoding: identity");
-    if (with_token_ && !request_.token.empty()) {
+    if (!request_.accept.empty()) {
+      list = curl_slist_append(list, ("Accept: " + request_.accept).c_str());
+    }
+    if (with_token_ && !request_.authorization.empty()) {
+      list = curl_slist_append(list, ("Authorization: " + request_.authorization).c_str());
+    } else if (with_token_ && !request_.token.empty()) {
       list = curl_slist_append(list, ("Authorization: Bearer " + request_.token).c_str());
     }
     return CurlList(list, curl_slist_free_all);

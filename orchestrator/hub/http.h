@@ -32,7 +32,10 @@ struct HttpRequest {
   // Where to stop: HEAD requests stop at a redirect to another origin, whose answer is the one
   // asked for; GET requests follow.
   std::string token;
-  int64_t begin = 0;  // > 0: Range: bytes=begin-
+  // In place of a token: the whole Authorization header, sent where the token would be.
+  std::string authorization;
+  std::string accept;  // empty: anything
+  int64_t begin = 0;   // > 0: Range: bytes=begin-
   std::chrono::milliseconds connect_timeout{10'000};
   std::chrono::seconds stall_timeout{30};  // silence for so long is a broken line
   // The final response's status and headers, before its body. May be empty.
