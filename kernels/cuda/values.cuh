@@ -87,10 +87,27 @@ __device__ __forceinline__ float WarpSum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
   return x;
 }
+__device__ __forceinline__ double WarpSum(double x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
 __device__ __forceinline__ float WarpMax(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
+}
+
+// Larger for a larger value, equal for both zeros; never 0, which is left for what is not there.
+// NaN has the smallest key.
+__device__ __forceinline__ uint32_t SortKey(float x) {
+  if (isnan(x)) return 1;
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+// The value of a key that is not NaN's.
+__device__ __forceinline__ float FromSortKey(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
 // A matrix in device memory, as kernels take it.

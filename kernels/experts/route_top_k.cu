@@ -22,14 +22,6 @@ struct RouteParams {
   Routing routing;
 };
 
-// Larger for a larger logit, equal for both zeros, at least 1; NaN is the smallest. 0 is left for
-// what is not there.
-__device__ __forceinline__ uint32_t SortKey(float x) {
-  if (isnan(x)) return 1;
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 // The expert of slot `lane`, ties to the lower one.
 template <int kPerLane>
 __device__ __forceinline__ int TakeTopK(const float (&logits)[kPerLane], const RouteParams& p,
