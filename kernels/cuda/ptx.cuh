@@ -70,6 +70,24 @@ __device__ __forceinline__ void BulkCopyHinted(void* to, const void* from, uint3
       : "memory");
 }
 
+// --- 16-byte copies, global to shared, one a thread. A warp of them issues several times faster
+// than bulk copies of short rows (kernels/BENCHMARKS.md). ---
+
+__device__ __forceinline__ void AsyncCopy16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(to)), "l"(from)
+               : "memory");
+}
+// Arrives once this thread's copies so far have landed; counts among the barrier's arrivals.
+__device__ __forceinline__ void BarrierArriveAfterCopies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
+               : "memory");
+}
+
+// A thread must not end with copies under way.
+__device__ __forceinline__ void WaitForOwnCopies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // --- tensor cores: 16x16 and 16x8 bfloat16 fragments, float32 sums ---
 
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {

@@ -17,7 +17,7 @@ struct ExpertsProblem {
   };
   struct Tile {
     int expert, feature;
-    int num_features, num_weight_rows, num_rows;
+    int num_features, num_rows;
     const int32_t* slots;
   };
 
@@ -72,7 +72,6 @@ struct ExpertsProblem {
     tile.expert = low;
     tile.feature = local / row_tiles * Shape::kFeatures;
     tile.num_features = min(num_features - tile.feature, Shape::kFeatures);
-    tile.num_weight_rows = tile.num_features * (Shape::kGated ? 2 : 1);
     tile.num_rows = min(count - row, Shape::kRowsN);
     tile.slots = slots + low * capacity + row;
     return tile;

@@ -12,7 +12,7 @@ struct DenseProblem {
   struct Shared {};
   struct Tile {
     int64_t feature, row;  // the first of each
-    int num_features, num_weight_rows, num_rows;
+    int num_features, num_rows;
   };
 
   const bf16* x;
@@ -33,7 +33,6 @@ struct DenseProblem {
     tile.row = static_cast<int64_t>(t % row_tiles) * Shape::kRowsN;
     tile.num_features =
         static_cast<int>(min(num_features - tile.feature, int64_t{Shape::kFeatures}));
-    tile.num_weight_rows = tile.num_features * (Shape::kGated ? 2 : 1);
     tile.num_rows = static_cast<int>(min(num_rows - tile.row, int64_t{Shape::kRowsN}));
     return tile;
   }

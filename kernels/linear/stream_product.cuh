@@ -2,11 +2,11 @@
 // float32 sums, for few to some hundred rows of X, where reading W is the cost.
 //
 // The weight is the wide operand of mma.m16n8k16 (16 weight rows a step), rows of X are its narrow
-// one, so eight rows of X cost what one does. One producer warp keeps a ring of stages in flight
-// with bulk copies, one a row: rows of X may lie anywhere, which is how experts gather theirs
-// without a permutation. Rows in shared memory are padded by 16 bytes, so that ldmatrix meets every
-// bank once. Thread blocks are persistent: the ring runs on across tiles, and the memory never
-// waits for an epilogue.
+// one, so eight rows of X cost what one does. Four producer warps keep a ring of stages in flight
+// with 16-byte copies: rows of X may lie anywhere, which is how experts gather theirs without a
+// permutation. Rows in shared memory are padded by 16 bytes, so that ldmatrix meets every bank
+// once. Thread blocks are persistent: the ring runs on across tiles, and the memory never waits for
+// an epilogue.
 //
 // Each output is one chain over ascending k from zero: exact numerics (linear_cuda.h).
 //
@@ -41,7 +41,8 @@ struct StreamShape {
   static constexpr int kFeatures = kGated ? kRowsM / 2 : kRowsM;  // outputs a tile
   static constexpr int kRowsN = 8 * kWarpsN * kTilesN;
   static constexpr int kConsumers = kWarpsM * kWarpsN;
-  static constexpr int kThreads = 32 * (kConsumers + 1);
+  static constexpr int kProducers = 4;
+  static constexpr int kThreads = 32 * (kConsumers + kProducers);
   static constexpr int kRowBytes = 2 * kSlab + 16;
   static constexpr int kStageBytes = (kRowsM + kRowsN) * kRowBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 16 * kStages;
@@ -72,47 +73,51 @@ struct RingPosition {
   }
 };
 
+// The copies of one producer thread: one 16-byte chunk of every kRowStep-th row.
 template <typename Shape, typename Problem>
 struct StreamProducer {
+  static constexpr int kChunks = Shape::kSlab / 8;  // 16-byte chunks a row
+  static constexpr int kRowStep = Shape::kProducers * 32 / kChunks;
+  static constexpr int kTokenRows = (Shape::kRowsN + kRowStep - 1) / kRowStep;
+  static_assert(Shape::kProducers * 32 % kChunks == 0 && Shape::kRowsM % kRowStep == 0);
+
   const Problem& problem;
   char* stages;
-  uint64_t* full;
-  uint64_t* empty;
-  int64_t k;
-  uint64_t policy;
+  int row, chunk;  // first row, and the chunk of every row
+  const bf16* token_rows[kTokenRows];
 
-  __device__ void Copy(const bf16* row, int r, int stage, int64_t k0, uint32_t bytes,
-                       bool hinted) const {
-    char* to = stages + stage * Shape::kStageBytes + r * Shape::kRowBytes;
-    if (hinted) {
-      BulkCopyHinted(to, row + k0, bytes, &full[stage], policy);
-    } else {
-      BulkCopy(to, row + k0, bytes, &full[stage]);
+  __device__ StreamProducer(const Problem& p, char* stages, int thread)
+      : problem(p), stages(stages), row(thread / kChunks), chunk(thread % kChunks) {}
+
+  __device__ char* To(int stage, int r) const {
+    return stages + stage * Shape::kStageBytes + r * Shape::kRowBytes + 16 * chunk;
+  }
+  template <typename Tile>
+  __device__ void Weights(const Tile& tile, int stage, int64_t k0, int64_t k) const {
+    const int64_t column = k0 + 8 * chunk;
+    if (column >= k) return;
+#pragma unroll 8
+    for (int r = row; r < Shape::kRowsM; r += kRowStep) {
+      const bf16* from = problem.WeightRow(tile, r);
+      if (from != nullptr) AsyncCopy16(To(stage, r), from + column);
     }
   }
   template <typename Tile>
-  __device__ void Weights(const Tile& tile, int stage, int64_t k0, uint32_t bytes, int lane) const {
-    for (int r = lane; r < Shape::kRowsM; r += 32) {
-      const bf16* row = problem.WeightRow(tile, r);
-      if (row != nullptr) Copy(row, r, stage, k0, bytes, true);
+  __device__ void FindTokens(const Tile& tile) {
+#pragma unroll
+    for (int i = 0; i < kTokenRows; ++i) {
+      const int c = row + i * kRowStep;
+      token_rows[i] = c < tile.num_rows ? problem.TokenRow(tile, c) : nullptr;
     }
   }
-  template <typename Tile>
-  __device__ void Tokens(const Tile& tile, int stage, int64_t k0, uint32_t bytes, int lane) const {
-    for (int c = lane; c < tile.num_rows; c += 32) {
-      Copy(problem.TokenRow(tile, c), Shape::kRowsM + c, stage, k0, bytes, false);
+  __device__ void Tokens(int stage, int64_t k0, int64_t k) const {
+    const int64_t column = k0 + 8 * chunk;
+    if (column >= k) return;
+#pragma unroll
+    for (int i = 0; i < kTokenRows; ++i) {
+      if (token_rows[i] == nullptr) continue;
+      AsyncCopy16(To(stage, Shape::kRowsM + row + i * kRowStep), token_rows[i] + column);
     }
-  }
-  template <typename Tile>
-  __device__ void Announce(const Tile& tile, int stage, uint32_t bytes, int lane) const {
-    if (lane == 0) {
-      BarrierArriveExpect(&full[stage],
-                          bytes * static_cast<uint32_t>(tile.num_weight_rows + tile.num_rows));
-    }
-    __syncwarp();
-  }
-  __device__ uint32_t Bytes(int64_t k0) const {
-    return 2 * static_cast<uint32_t>(k - k0 < Shape::kSlab ? k - k0 : Shape::kSlab);
   }
 };
 
@@ -127,7 +132,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
-      BarrierInit(&full[s], 1);
+      BarrierInit(&full[s], 32 * Shape::kProducers);
       BarrierInit(&empty[s], Shape::kConsumers);
     }
     BarrierInitFence();
@@ -138,35 +143,36 @@ __global__ void __launch_bounds__(Shape::kThreads)
   const int num_tiles = problem.NumTiles(shared);
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
 
-  if (warp == Shape::kConsumers) {
-    StreamProducer<Shape, Problem> p{problem, shared_memory, full, empty, k, EvictFirstPolicy()};
-    RingPosition ring;
+  if (warp >= Shape::kConsumers) {
+    StreamProducer<Shape, Problem> p(problem, shared_memory,
+                                     static_cast<int>(threadIdx.x) - 32 * Shape::kConsumers);
     // The first stages' weights need nothing of the predecessor: they are under way while it ends.
     int early = 0;
     if (Problem::kEarlyWeights && first < num_tiles) {
       const auto tile = problem.GetTile(shared, first);
       for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
-        p.Announce(tile, early, p.Bytes(k0), lane);
-        p.Weights(tile, early, k0, p.Bytes(k0), lane);
+        p.Weights(tile, early, k0, k);
       }
     }
     WaitForPredecessor();
     LetSuccessorStart();
+    RingPosition ring;
     for (int t = first; t < num_tiles; t += step) {
       const auto tile = problem.GetTile(shared, t);
+      p.FindTokens(tile);
       for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
-        const uint32_t bytes = p.Bytes(k0);
         if (early > 0) {
           --early;
         } else {
           BarrierWait(&empty[ring.stage], ring.phase ^ 1);
-          p.Announce(tile, ring.stage, bytes, lane);
-          p.Weights(tile, ring.stage, k0, bytes, lane);
+          p.Weights(tile, ring.stage, k0, k);
         }
-        p.Tokens(tile, ring.stage, k0, bytes, lane);
+        p.Tokens(ring.stage, k0, k);
+        BarrierArriveAfterCopies(&full[ring.stage]);
         ring.Advance(Shape::kStages);
       }
     }
+    WaitForOwnCopies();
     return;
   }
 
