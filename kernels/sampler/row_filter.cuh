@@ -318,7 +318,7 @@ struct RowFilter {
     FindFirst(
         kBins, {}, goal, [&](int i) { return BinTally(i); }, shared);
     FirstBinKeys(shared->found_index);
-    uint32_t low = shared->low_key, high = shared->high_key;
+    uint32_t low = shared->low_key, high = min(shared->high_key, SortKey(top));
     while (true) {
       const Tally before = shared->found_before, through = shared->found_through;
       __syncthreads();

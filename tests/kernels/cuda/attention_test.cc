@@ -1,0 +1,225 @@
+// Paged attention on a GPU: against double, and bitwise whatever the batch and the split.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_simple.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+// Sequences of given lengths whose blocks lie anywhere in the cache, and queries into them.
+struct AttentionCase {
+  AttentionCase(Random* random, DType dtype, const HeadShape& heads,
+                const std::vector<int64_t>& lengths)
+      : dtype(dtype), heads(heads), scale(1 / std::sqrt(static_cast<float>(heads.head_dim))) {
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    table_stride = longest / kBlockTokens + 3;
+    num_blocks = 7;
+    for (const int64_t n : lengths) num_blocks += (n + kBlockTokens - 1) / kBlockTokens;
+    std::vector<int32_t> free(num_blocks);
+    std::iota(free.begin(), free.end(), 0);
+    for (int64_t i = num_blocks - 1; i > 0; --i) std::swap(free[i], free[random->Pick(0, i)]);
+    tables.assign(lengths.size() * table_stride, 0);
+    const int64_t elements = num_blocks * kBlockTokens * heads.kv_width();
+    // Keys and values of positions that nobody wrote are finite.
+    keys.assign(elements, 3.0f);
+    values.assign(elements, -2.0f);
+    const KvBlocks layout{nullptr, nullptr, dtype, num_blocks, heads.num_kv_heads, heads.head_dim};
+    swizzled = layout.swizzled();
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      k.push_back(Rounded(dtype, random->Floats(lengths[s] * heads.kv_width(), 2)));
+      v.push_back(Rounded(dtype, random->Floats(lengths[s] * heads.kv_width())));
+      for (int64_t j = 0; j < lengths[s]; ++j) {
+        int32_t& block = tables[s * table_stride + j / kBlockTokens];
+        if (j % kBlockTokens == 0) block = free.back(), free.pop_back();
+        for (int64_t i = 0; i < heads.kv_width(); ++i) {
+          const int64_t at =
+              KvIndex(int64_t{block} * kBlockTokens + j % kBlockTokens, i / heads.head_dim,
+                      i % heads.head_dim, heads.num_kv_heads, heads.head_dim, swizzled);
+          keys[at] = k[s][j * heads.kv_width() + i];
+          values[at] = v[s][j * heads.kv_width() + i];
+        }
+      }
+    }
+  }
+  void AddRow(Random* random, int32_t sequence, int32_t position) {
+    sequence_of.push_back(sequence);
+    positions.push_back(position);
+    const std::vector<float> row = Rounded(dtype, random->Floats(heads.qkv_width(), 2));
+    qkv.insert(qkv.end(), row.begin(), row.end());
+  }
+  int64_t rows() const { return static_cast<int64_t>(positions.size()); }
+
+  DType dtype;
+  HeadShape heads;
+  float scale;
+  int64_t table_stride, num_blocks;
+  bool swizzled;
+  std::vector<int32_t> tables, sequence_of, positions;
+  std::vector<float> keys, values, qkv;
+  std::vector<std::vector<float>> k, v;  // by sequence, in order
+};
+
+// A case on the device; Run takes any of its rows.
+struct AttentionRun {
+  explicit AttentionRun(const AttentionCase& c)
+      : c(c),
+        qkv(c.dtype, c.qkv, c.rows(), c.heads.qkv_width()),
+        k(c.dtype, c.keys, 1, static_cast<int64_t>(c.keys.size())),
+        v(c.dtype, c.values, 1, static_cast<int64_t>(c.values.size())),
+        tables(c.tables) {}
+  // simple: not the tuned kernel.
+  std::vector<float> Run(int64_t first, int64_t count, const DeviceLimits& limits, int64_t bound,
+                         bool simple = false) const {
+    const DeviceArray<int32_t> positions(
+        std::vector<int32_t>(c.positions.begin() + first, c.positions.begin() + first + count));
+    const DeviceArray<int32_t> sequences(
+        std::vector<int32_t>(c.sequence_of.begin() + first, c.sequence_of.begin() + first + count));
+    const DeviceMatrix out(c.dtype, count, c.heads.q_width());
+    AttentionRows rows;
+    rows.positions = positions.get();
+    rows.sequence_of = sequences.get();
+    rows.block_tables = tables.get();
+    rows.table_stride = c.table_stride;
+    rows.max_position = bound;
+    const KvBlocks kv{k.view().data, v.view().data,        c.dtype,
+                      c.num_blocks,  c.heads.num_kv_heads, c.heads.head_dim};
+    const TensorView queries = qkv.view().Rows(first, count);
+    if (simple) {
+      AttentionSimple(queries, c.heads, c.scale, rows, kv, out.view(), nullptr);
+      return out.Download();
+    }
+    const AttentionPlan plan = PlanAttention(c.heads, count, bound, limits);
+    const DeviceArray<uint8_t> workspace(plan.workspace_bytes);
+    Attention(queries, c.heads, c.scale, rows, kv, plan, workspace.get(), out.view(), nullptr);
+    return out.Download();
+  }
+  const AttentionCase& c;
+  DeviceMatrix qkv, k, v;
+  DeviceArray<int32_t> tables;
+};
+
+void ExpectAttention(const AttentionCase& c, int64_t t, int64_t head, const float* got) {
+  const int64_t d = c.heads.head_dim, kv_head = head / c.heads.group(), n = c.positions[t] + 1;
+  const float* q = c.qkv.data() + t * c.heads.qkv_width() + head * d;
+  const std::vector<float>&k = c.k[c.sequence_of[t]], &v = c.v[c.sequence_of[t]];
+  std::vector<double> expected(d);
+  AttentionReference(q, k.data() + kv_head * d, v.data() + kv_head * d, n, d, c.heads.kv_width(),
+                     c.scale, expected.data());
+  double size = 0;  // of the terms of a score
+  for (int64_t j = 0; j < n; ++j) {
+    double score = 0;
+    for (int64_t i = 0; i < d; ++i)
+      score += std::abs(q[i] * k[j * c.heads.kv_width() + kv_head * d + i]);
+    size = std::max(size, score * c.scale);
+  }
+  // |v| <= 1. A score's error is a probability's relative one; probabilities are rounded to the
+  // model's dtype and summed, by chunks and blocks.
+  const double score_error = static_cast<double>(2 * d + 8) * kFloatEps * size;
+  const double tolerance = 2 * score_error + Eps(c.dtype) + static_cast<double>(n) * kFloatEps;
+  for (int64_t i = 0; i < d; ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance + Eps(c.dtype) * std::abs(expected[i]))
+        << "position " << n - 1 << " head " << head << " d " << d;
+  }
+}
+
+void ExpectAll(const AttentionCase& c, const std::vector<float>& out) {
+  const int64_t width = c.heads.q_width(), d = c.heads.head_dim;
+  for (int64_t t = 0; t < c.rows(); ++t) {
+    if (c.positions[t] < 0) continue;
+    for (int64_t h = 0; h < c.heads.num_heads; ++h) {
+      ExpectAttention(c, t, h, out.data() + t * width + h * d);
+    }
+  }
+}
+
+class CudaAttentionTest : public CudaTest {};
+
+struct AttentionShape {
+  DType dtype;
+  HeadShape heads;
+};
+const AttentionShape kShapes[] = {
+    {DType::kBFloat16, {32, 4, 128}},  // Qwen3-30B-A3B
+    {DType::kBFloat16, {9, 3, 64}},    // SmolLM2-135M
+    {DType::kBFloat16, {8, 8, 64}},   {DType::kBFloat16, {6, 2, 128}},
+    {DType::kBFloat16, {4, 2, 80}},   {DType::kBFloat16, {3, 1, 6}},
+    {DType::kFloat32, {9, 3, 64}},    {DType::kFloat32, {4, 1, 256}},
+};
+
+TEST_F(CudaAttentionTest, EqualsDoubleWhateverTheSplit) {
+  Random random(1);
+  DeviceLimits many = limits_, one = limits_;  // with which the plan splits all, and nothing
+  many.num_sms = 1 << 20;
+  one.num_sms = 1;
+  for (const AttentionShape& shape : kShapes) {
+    SCOPED_TRACE(testing::Message() << shape.heads.num_heads << "/" << shape.heads.num_kv_heads
+                                    << " d " << shape.heads.head_dim);
+    AttentionCase c(&random, shape.dtype, shape.heads, {1, 40, 257, 1500, 4099});
+    for (const auto& [sequence, position] : std::vector<std::pair<int, int>>{{0, 0},
+                                                                             {1, 39},
+                                                                             {1, 15},
+                                                                             {1, 16},
+                                                                             {0, -1},
+                                                                             {2, 256},
+                                                                             {2, 255},
+                                                                             {3, 1499},
+                                                                             {3, 511},
+                                                                             {3, 512},
+                                                                             {4, 4098},
+                                                                             {4, 3000},
+                                                                             {4, 0},
+                                                                             {2, -1},
+                                                                             {3, 767}}) {
+      c.AddRow(&random, sequence, position);
+    }
+    const AttentionRun run(c);
+    const std::vector<float> whole = run.Run(0, c.rows(), one, 4098);
+    ExpectAll(c, whole);
+    ExpectAll(c, run.Run(0, c.rows(), limits_, 4098, /*simple=*/true));
+    const int64_t width = c.heads.q_width();
+    const auto same = [&](const std::vector<float>& part, int64_t first) {
+      for (int64_t i = 0; i < static_cast<int64_t>(part.size()); ++i) {
+        if (c.positions[first + i / width] < 0) continue;
+        if (part[i] != whole[first * width + i]) return false;
+      }
+      return true;
+    };
+    EXPECT_TRUE(same(run.Run(0, c.rows(), many, 4098), 0)) << "split";
+    EXPECT_TRUE(same(run.Run(0, c.rows(), many, 30000), 0)) << "split, with a loose bound";
+    EXPECT_TRUE(same(run.Run(0, c.rows(), limits_, 4098), 0)) << "this GPU's plan";
+    for (int64_t t = 0; t < c.rows(); ++t) {
+      if (c.positions[t] < 0) continue;
+      for (const DeviceLimits* limits : {&one, &many}) {
+        EXPECT_TRUE(same(run.Run(t, 1, *limits, c.positions[t]), t)) << "row " << t << " alone";
+      }
+    }
+  }
+}
+
+TEST_F(CudaAttentionTest, PrefillRowsHaveTheBitsOfDecode) {
+  Random random(2);
+  for (const AttentionShape& shape : kShapes) {
+    AttentionCase c(&random, shape.dtype, shape.heads, {530});
+    for (int32_t p = 0; p < 530; ++p) c.AddRow(&random, 0, p);
+    const AttentionRun run(c);
+    const std::vector<float> whole = run.Run(0, 530, limits_, 529);
+    const int64_t width = c.heads.q_width();
+    for (const int64_t p : {0, 7, 15, 16, 100, 255, 256, 300, 511, 512, 529}) {
+      for (int64_t h = 0; h < c.heads.num_heads; ++h) {
+        ExpectAttention(c, p, h, whole.data() + p * width + h * c.heads.head_dim);
+      }
+      const std::vector<float> alone = run.Run(p, 1, limits_, 529);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + p * width)) << p;
+    }
+    const std::vector<float> chunk = run.Run(200, 77, limits_, 529);
+    EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), whole.begin() + 200 * width));
+  }
+}
+
+}  // namespace
+}  // namespace orrery::kernels::cuda
