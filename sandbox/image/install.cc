@@ -46,7 +46,7 @@ class NewLayer {
   NewLayer(const StoreFiles& files, const UnpackOptions& options)
       : files_(files), options_(options) {}
   ~NewLayer() {
-    if (!staging_.empty()) files_.Discard(staging_).IgnoreError();
+    if (!staging_.empty()) RemoveTree(staging_).IgnoreError();
   }
   NewLayer(const NewLayer&) = delete;
   NewLayer& operator=(const NewLayer&) = delete;
@@ -167,7 +167,10 @@ class Chain {
       if (Exists(files_.layer(expected))) return Stand(i, expected);
     }
     NewLayer layer(files_, unpack_);
-    RETURN_IF_ERROR(layer.Unpack(source));
+    if (const absl::Status status = layer.Unpack(source); !status.ok()) {
+      if (absl::IsDataLoss(status) && source.done) source.done();  // its bytes are of no use
+      return status;
+    }
     std::vector<std::string> below;
     RETURN_IF_ERROR(WaitForBelow(i, &below));
     const std::string chain =
@@ -299,18 +302,25 @@ std::string DetectArchitecture(const std::vector<std::string>& layer_trees) {
   return "";
 }
 
-absl::StatusOr<ImageRecord> Install(const StoreFiles& files, const NewImage& image,
-                                    const ImportOptions& options) {
+absl::StatusOr<std::vector<std::string>> InstallLayers(const StoreFiles& files,
+                                                       const NewImage& image,
+                                                       const ImportOptions& options) {
   if (image.layers.empty()) return InvalidInput("{}: an image without layers", image.what);
   if (static_cast<int64_t>(image.layers.size()) > options.limits.max_layers) {
-    return Exhausted("{}: {} layers, more than the {} allowed", image.what, image.layers.size(),
-                     options.limits.max_layers);
+    return Exhausted("{}: {} layers, more than the {} allowed; raise max_layers", image.what,
+                     image.layers.size(), options.limits.max_layers);
   }
+  return Chain(files, image, options).Make();
+}
+
+absl::StatusOr<ImageRecord> FinishImage(const StoreFiles& files, const NewImage& image,
+                                        const std::vector<std::string>& chains) {
   ImageRecord record;
-  ASSIGN_OR_RETURN(record.chains, Chain(files, image, options).Make());
+  record.chains = chains;
   record.config = image.config;
+  record.notes = image.notes;
   std::vector<std::string> trees;
-  for (const std::string& chain : record.chains) trees.push_back(files.layer_tree(chain));
+  for (const std::string& chain : chains) trees.push_back(files.layer_tree(chain));
   const std::string detected = DetectArchitecture(trees);
   if (record.config.architecture.empty()) {
     record.config.architecture = detected.empty() ? HostArchitecture() : detected;

@@ -19,7 +19,7 @@ struct LayerSource {
   std::string blob_digest;  // of its bytes; "" where nobody says it
   // Any thread, once, and only if the layer is needed.
   std::function<absl::StatusOr<ByteSource>()> open;
-  // After the layer stands.
+  // After the layer stands, or when its bytes are broken.
   std::function<void()> done;
 };
 
@@ -29,11 +29,18 @@ struct NewImage {
   std::string name;
   ImageConfig config;
   std::vector<LayerSource> layers;
+  std::vector<std::string> notes;
 };
 
-// REQUIRES: the caller holds the store's lock, shared.
-absl::StatusOr<ImageRecord> Install(const StoreFiles& files, const NewImage& image,
-                                    const ImportOptions& options);
+// The chain ids of the image's layers, lowest first; each stands in the store then.
+// REQUIRES: the caller holds the store's lock, shared, until FinishImage() too.
+absl::StatusOr<std::vector<std::string>> InstallLayers(const StoreFiles& files,
+                                                       const NewImage& image,
+                                                       const ImportOptions& options);
+
+// Writes the record and the name of an image whose layers stand.
+absl::StatusOr<ImageRecord> FinishImage(const StoreFiles& files, const NewImage& image,
+                                        const std::vector<std::string>& chains);
 
 // The architecture of an image's programs: that of the ELF header of its shell or another usual
 // program; "" where there is none.

@@ -115,7 +115,16 @@ absl::Status StoreFiles::Discard(const std::string& path) const {
   if (::rename(path.c_str(), (slot + "/it").c_str()) != 0 && errno != ENOENT) {
     return ErrnoStatus("cannot move to the trash", path, errno);
   }
-  return RemoveTree(slot);
+  return absl::OkStatus();
+}
+
+absl::Status StoreFiles::EmptyTrash() const {
+  ASSIGN_OR_RETURN(const std::optional<Fd> lock, TryLockFile(trash_lock(), LockMode::kExclusive));
+  if (!lock.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Fd folder, OpenFolder(trash()));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(folder.get()));
+  for (const std::string& name : names) RETURN_IF_ERROR(RemoveTree(folder.get(), name));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Fd> LockFile(const std::string& path, LockMode mode) {

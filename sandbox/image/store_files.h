@@ -30,6 +30,7 @@ class StoreFiles {
   std::string staging() const { return root_ + "/staging"; }
   std::string trash() const { return root_ + "/trash"; }
   std::string locks() const { return root_ + "/locks"; }
+  std::string trash_lock() const { return root_ + "/trash.lock"; }
   std::string lock() const { return root_ + "/lock"; }
   std::string image(const std::string& id) const;
   std::string lease(const std::string& id) const;
@@ -42,8 +43,10 @@ class StoreFiles {
   absl::Status MakeFolders() const;
   // A new folder in staging.
   absl::StatusOr<std::string> MakeStaging() const;
-  // Moves a folder or file to the trash and deletes it there.
+  // Moves a folder or file to the trash, where EmptyTrash() deletes it.
   absl::Status Discard(const std::string& path) const;
+  // Does nothing where another is at it.
+  absl::Status EmptyTrash() const;
 
  private:
   std::string root_;
