@@ -24,7 +24,7 @@ struct ExpertsProblem {
   const bf16* in;
   int64_t in_stride;
   const bf16* w;
-  int64_t w_stride;
+  int64_t weight_stride;
   bf16* out;
   int64_t out_stride;
   const int32_t* counts;
@@ -76,13 +76,9 @@ struct ExpertsProblem {
     tile.slots = slots + low * capacity + row;
     return tile;
   }
-  __device__ const bf16* WeightRow(const Tile& tile, int r) const {
-    const bool second = Shape::kGated && r >= Shape::kFeatures;
-    const int feature = second ? r - Shape::kFeatures : r;
-    if (feature >= tile.num_features) return nullptr;
+  __device__ const bf16* Weights(const Tile& tile, int half) const {
     const int64_t rows = int64_t{num_features} * (Shape::kGated ? 2 : 1);
-    return w +
-           (tile.expert * rows + tile.feature + feature + (second ? num_features : 0)) * w_stride;
+    return w + (tile.expert * rows + tile.feature + half * num_features) * weight_stride;
   }
   __device__ const bf16* TokenRow(const Tile& tile, int c) const {
     const int slot = tile.slots[c];
@@ -107,7 +103,7 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   problem.in = static_cast<const bf16*>(in.data);
   problem.in_stride = in.row_stride;
   problem.w = static_cast<const bf16*>(w.data);
-  problem.w_stride = w.row_stride;
+  problem.weight_stride = w.row_stride;
   problem.out = static_cast<bf16*>(out.data);
   problem.out_stride = out.row_stride;
   problem.counts = routing.counts;

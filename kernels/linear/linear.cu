@@ -18,7 +18,7 @@ struct DenseProblem {
   const bf16* x;
   int64_t x_stride, num_rows;
   const bf16* w;
-  int64_t w_stride, num_features;
+  int64_t weight_stride, num_features;
   const bf16* bias;
   void* out;
   int64_t out_stride;
@@ -36,11 +36,8 @@ struct DenseProblem {
     tile.num_rows = static_cast<int>(min(num_rows - tile.row, int64_t{Shape::kRowsN}));
     return tile;
   }
-  __device__ const bf16* WeightRow(const Tile& tile, int r) const {
-    const bool second = Shape::kGated && r >= Shape::kFeatures;
-    const int feature = second ? r - Shape::kFeatures : r;
-    if (feature >= tile.num_features) return nullptr;
-    return w + (tile.feature + feature + (second ? num_features : 0)) * w_stride;
+  __device__ const bf16* Weights(const Tile& tile, int half) const {
+    return w + (tile.feature + half * num_features) * weight_stride;
   }
   __device__ const bf16* TokenRow(const Tile& tile, int c) const {
     return x + (tile.row + c) * x_stride;
@@ -74,7 +71,7 @@ void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
   problem.x_stride = x.row_stride;
   problem.num_rows = x.rows;
   problem.w = static_cast<const bf16*>(w.data);
-  problem.w_stride = w.row_stride;
+  problem.weight_stride = w.row_stride;
   problem.num_features = out.cols;
   problem.bias = static_cast<const bf16*>(bias.data);
   problem.out = out.data;

@@ -14,7 +14,9 @@
 //   void Prepare(Shared*, warp, lane)           before the first tile; ends without a barrier
 //   static constexpr bool kEarlyWeights         tiles are known before the predecessor is done
 //   int NumTiles(const Shared&), Tile GetTile(const Shared&, int)
-//   const bf16* WeightRow(tile, r)              null: past the end
+//   const bf16* Weights(tile, half), int64_t weight_stride
+//                                               first weight row of the tile, and the next ones;
+//                                               half 1: of the ups of a gated shape
 //   const bf16* TokenRow(tile, c)               c < tile.num_rows
 //   float Gate(gate, up)                        gated shapes only
 //   void Store(tile, m, c, float2)              outputs m and m + 1 of row c; m is even
@@ -79,11 +81,15 @@ struct StreamProducer {
   static constexpr int kChunks = Shape::kSlab / 8;  // 16-byte chunks a row
   static constexpr int kRowStep = Shape::kProducers * 32 / kChunks;
   static constexpr int kTokenRows = (Shape::kRowsN + kRowStep - 1) / kRowStep;
-  static_assert(Shape::kProducers * 32 % kChunks == 0 && Shape::kRowsM % kRowStep == 0);
+  static constexpr int kHalves = Shape::kGated ? 2 : 1;
+  static_assert(Shape::kProducers * 32 % kChunks == 0 && Shape::kFeatures % kRowStep == 0);
 
   const Problem& problem;
   char* stages;
   int row, chunk;  // first row, and the chunk of every row
+  const bf16* weights[kHalves];
+  bool whole;
+  int num_features;
   const bf16* token_rows[kTokenRows];
 
   __device__ StreamProducer(const Problem& p, char* stages, int thread)
@@ -92,14 +98,35 @@ struct StreamProducer {
   __device__ char* To(int stage, int r) const {
     return stages + stage * Shape::kStageBytes + r * Shape::kRowBytes + 16 * chunk;
   }
+  // Where this thread's part of a tile's weights begins. Once a tile, so that the loop below is
+  // additions and copies: a lone warp that computes addresses between copies cannot fill the
+  // memory.
   template <typename Tile>
-  __device__ void Weights(const Tile& tile, int stage, int64_t k0, int64_t k) const {
-    const int64_t column = k0 + 8 * chunk;
-    if (column >= k) return;
-#pragma unroll 8
-    for (int r = row; r < Shape::kRowsM; r += kRowStep) {
-      const bf16* from = problem.WeightRow(tile, r);
-      if (from != nullptr) AsyncCopy16(To(stage, r), from + column);
+  __device__ void FindWeights(const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      weights[h] = problem.Weights(tile, h) + row * problem.weight_stride + 8 * chunk;
+    }
+    whole = tile.num_features == Shape::kFeatures;
+    num_features = tile.num_features;
+  }
+  __device__ void Weights(int stage, int64_t k0, int64_t k) const {
+    if (k0 + 8 * chunk >= k) return;
+    const int64_t step = kRowStep * problem.weight_stride;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const bf16* from = weights[h] + k0;
+      char* to = To(stage, h * Shape::kFeatures + row);
+      if (whole) {
+#pragma unroll
+        for (int i = 0; i < Shape::kFeatures / kRowStep; ++i) {
+          AsyncCopy16(to + i * kRowStep * Shape::kRowBytes, from + i * step);
+        }
+      } else {
+        for (int i = 0; row + i * kRowStep < num_features; ++i) {
+          AsyncCopy16(to + i * kRowStep * Shape::kRowBytes, from + i * step);
+        }
+      }
     }
   }
   template <typename Tile>
@@ -149,9 +176,9 @@ __global__ void __launch_bounds__(Shape::kThreads)
     // The first stages' weights need nothing of the predecessor: they are under way while it ends.
     int early = 0;
     if (Problem::kEarlyWeights && first < num_tiles) {
-      const auto tile = problem.GetTile(shared, first);
+      p.FindWeights(problem.GetTile(shared, first));
       for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
-        p.Weights(tile, early, k0, k);
+        p.Weights(early, k0, k);
       }
     }
     WaitForPredecessor();
@@ -159,13 +186,14 @@ __global__ void __launch_bounds__(Shape::kThreads)
     RingPosition ring;
     for (int t = first; t < num_tiles; t += step) {
       const auto tile = problem.GetTile(shared, t);
+      p.FindWeights(tile);
       p.FindTokens(tile);
       for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
         if (early > 0) {
           --early;
         } else {
           BarrierWait(&empty[ring.stage], ring.phase ^ 1);
-          p.Weights(tile, ring.stage, k0, k);
+          p.Weights(ring.stage, k0, k);
         }
         p.Tokens(ring.stage, k0, k);
         BarrierArriveAfterCopies(&full[ring.stage]);
