@@ -92,6 +92,9 @@ class NewLayer {
       return absl::DataLossError(fmt::format("its bytes have the digest {} instead of {}",
                                              facts_.blob_digest, source.blob_digest));
     }
+    if (source.diff_id.empty() && facts_.padded) {
+      return absl::DataLossError("the tar ends in the middle of a block: it is cut off");
+    }
     if (!source.diff_id.empty() && source.diff_id != facts_.diff_id) {
       return absl::DataLossError(
           fmt::format("unpacked it has the digest {}, the image's config says {}", facts_.diff_id,

@@ -13,6 +13,7 @@ namespace orrery::sandbox {
 namespace {
 
 constexpr size_t kMaxPieces = 16;  // of 1 MiB
+constexpr int64_t kTarBlock = 512;
 
 // In the C locale libarchive leaves the bytes of a name as they are; in a UTF-8 one it would
 // normalize them.
@@ -80,6 +81,11 @@ void TarStream::Fetch() {
     status_ = status;
     ended_ = !status.ok() || piece.empty();
     if (!ended_) pieces_.push_back(std::move(piece));
+    // Some tools (umoci 0.4) forget the padding of the last file and what comes behind it.
+    if (const int64_t rest = decoder_.bytes_out() % kTarBlock; status.ok() && ended_ && rest > 0) {
+      pieces_.emplace_back(static_cast<size_t>(kTarBlock - rest), '\0');
+      padded_ = true;
+    }
     changed_.notify_all();
     if (stop_ || ended_) return;
   }

@@ -40,7 +40,9 @@ class TarStream {
   // What is behind the archive's end belongs to its digest too.
   absl::Status Drain();
 
-  // After Drain().
+  // After Drain(): the stream ended inside a block, which zeros filled up. Only a digest can say
+  // then whether it is whole.
+  bool padded() const { return padded_; }
   std::string StreamDigest();
   std::string BlobDigest();
 
@@ -56,7 +58,7 @@ class TarStream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::string> pieces_;
-  bool ended_ = false, stop_ = false;
+  bool ended_ = false, stop_ = false, padded_ = false;
   absl::Status status_;  // of the fetching thread
 
   std::string current_;

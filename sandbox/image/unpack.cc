@@ -58,6 +58,7 @@ class Unpacker {
     facts.diff_id = stream_.StreamDigest();
     facts.blob_digest = stream_.BlobDigest();
     facts.entries = entries_;
+    facts.padded = stream_.padded();
     for (const auto& [what, count] : left_out_) {
       facts.notes.push_back(fmt::format("left out: {} {}", count, what));
     }

@@ -30,6 +30,7 @@ struct LayerFacts {
   std::string diff_id;      // "sha256:..." of the tar stream
   std::string blob_digest;  // of the bytes as they came
   int64_t entries = 0;
+  bool padded = false;  // see TarStream::padded()
   TreeFacts tree;
   std::vector<std::string> notes;  // what was left out, one line a kind
 };
