@@ -1,0 +1,64 @@
+#include "sandbox/host/admission.h"
+
+#include "orchestrator/base/status.h"
+
+namespace orrery::sandbox {
+namespace {
+constexpr double kRounding = 1e-9;
+}
+
+bool Admission::Fits(const Share& share) const {
+  return num_inside_ < max_sandboxes_ &&
+         inside_.memory_bytes + share.memory_bytes <= total_.memory_bytes &&
+         inside_.cpus + share.cpus <= total_.cpus + kRounding;
+}
+
+absl::Status Admission::Enter(const Share& share) {
+  std::unique_lock lock(mutex_);
+  if (share.memory_bytes > total_.memory_bytes || share.cpus > total_.cpus + kRounding) {
+    return Exhausted(
+        "a sandbox that requests {} MiB and {} CPUs never fits: this host gives {} MiB and {}",
+        share.memory_bytes >> 20, share.cpus, total_.memory_bytes >> 20, total_.cpus);
+  }
+  if (static_cast<int64_t>(next_ticket_ - serving_) >= max_waiting_) {
+    return Exhausted("{} sandboxes already wait to begin on this host", max_waiting_);
+  }
+  const uint64_t ticket = next_ticket_++;
+  changed_.wait(lock, [&] { return closed_ || (ticket == serving_ && Fits(share)); });
+  if (closed_) return Unavailable("this sandbox host is closing");
+  ++serving_;
+  ++num_inside_;
+  inside_.memory_bytes += share.memory_bytes;
+  inside_.cpus += share.cpus;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+void Admission::Leave(const Share& share) {
+  const std::lock_guard lock(mutex_);
+  --num_inside_;
+  inside_.memory_bytes -= share.memory_bytes;
+  inside_.cpus -= share.cpus;
+  changed_.notify_all();
+}
+
+void Admission::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+HostLoad Admission::load() const {
+  const std::lock_guard lock(mutex_);
+  HostLoad load;
+  load.sandboxes = num_inside_;
+  load.max_sandboxes = max_sandboxes_;
+  load.memory_bytes = inside_.memory_bytes;
+  load.max_memory_bytes = total_.memory_bytes;
+  load.cpus = inside_.cpus;
+  load.max_cpus = total_.cpus;
+  load.waiting = static_cast<int64_t>(next_ticket_ - serving_);
+  return load;
+}
+
+}  // namespace orrery::sandbox

@@ -1,0 +1,191 @@
+#include "sandbox/host/local_host.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/status.h"
+#include "sandbox/disk/remove_tree.h"
+#include "sandbox/host/helper_program.h"
+#include "sandbox/host/local_sandbox.h"
+#include "sandbox/host/ownership.h"
+#include "sandbox/host/resources.h"
+#include "sandbox/seccomp/filter.h"
+
+namespace orrery::sandbox {
+namespace {
+
+absl::Status CheckRoot() {
+  if (::geteuid() == 0) return absl::OkStatus();
+  return Precondition("sandboxes need root for now: run this as root (sudo)");
+}
+
+absl::StatusOr<int64_t> TotalMemory() {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile("/proc/meminfo"));
+  std::istringstream words(text);
+  std::string name;
+  int64_t kilobytes = 0;
+  words >> name >> kilobytes;
+  return kilobytes * 1024;
+}
+
+int64_t PidMax() {
+  const auto text = ReadFile("/proc/sys/kernel/pid_max");
+  return text.ok() ? std::atoll(text->c_str()) : 32768;
+}
+
+int CountCpus() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+absl::Status FillDefaults(HostOptions& options) {
+  if (options.memory_bytes <= 0) {
+    ASSIGN_OR_RETURN(const int64_t total, TotalMemory());
+    options.memory_bytes = total / 4 * 3;
+  }
+  if (options.cpus <= 0) options.cpus = CountCpus();
+  if (options.processes <= 0) options.processes = std::max<int64_t>(1024, PidMax() - 8192);
+  if (options.launchers <= 0) options.launchers = std::min(4, CountCpus());
+  if (options.disk == DiskBackend::kUnlimited && !options.allow_unenforced) {
+    return InvalidInput(
+        "disk backend unlimited does not enforce the disk limit: take tmpfs or loop, or allow it "
+        "with allow_unenforced");
+  }
+  return absl::OkStatus();
+}
+
+std::string FreshName() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+// What an image may lack, below everything it has: places to mount on, and localhost.
+absl::Status MakeSkeleton(const std::string& folder) {
+  for (const char* name : {"proc", "sys", "dev", "etc", "tmp", "root"}) {
+    RETURN_IF_ERROR(MakeFolders(folder + "/" + name));
+  }
+  ::chmod((folder + "/tmp").c_str(), 01777);
+  ::chmod((folder + "/root").c_str(), 0700);
+  RETURN_IF_ERROR(WriteFileAtomically(folder + "/etc/hosts",
+                                      "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n"));
+  return absl::OkStatus();
+}
+
+class LocalHost : public SandboxHost {
+ public:
+  ~LocalHost() override;
+  absl::Status Begin(const HostOptions& options);
+
+  absl::StatusOr<std::unique_ptr<Sandbox>> Create(const SandboxOptions& options) override {
+    return LocalSandbox::Launch(&resources_, options, nullptr);
+  }
+  absl::StatusOr<std::unique_ptr<Sandbox>> Fork(const std::shared_ptr<const Snapshot>& snapshot,
+                                                const SandboxOptions& options) override;
+  HostLoad load() const override { return resources_.admission->load(); }
+
+ private:
+  absl::Status MakeGroups();
+  absl::Status StartLaunchers();
+
+  HostResources resources_;
+  Descriptor ownership_;
+};
+
+absl::Status LocalHost::Begin(const HostOptions& options) {
+  resources_.options = options;
+  RETURN_IF_ERROR(FillDefaults(resources_.options));
+  ASSIGN_OR_RETURN(resources_.hierarchies, Hierarchies::Find());
+  ASSIGN_OR_RETURN(resources_.seccomp, MakeSeccompFilters());
+  resources_.num_cpus = CountCpus();
+  const std::string& state = resources_.options.state_folder;
+  RETURN_IF_ERROR(MakeFolders(state));
+  if (::chmod(state.c_str(), 0700) != 0) return ErrnoStatus("cannot chmod", state, errno);
+  const std::string name = FreshName();
+  resources_.folder = state + "/hosts/" + name;
+  resources_.cgroup = resources_.options.cgroup + "/" + name;
+  ASSIGN_OR_RETURN(ownership_, TakeOwnership(resources_.folder));
+  resources_.skeleton = resources_.folder + "/skeleton";
+  RETURN_IF_ERROR(MakeSkeleton(resources_.skeleton));
+  ASSIGN_OR_RETURN(resources_.slots, IdSlots::Open(state + "/slots"));
+  resources_.admission =
+      std::make_unique<Admission>(resources_.options.max_sandboxes,
+                                  Share{resources_.options.memory_bytes, resources_.options.cpus},
+                                  resources_.options.max_waiting);
+  RETURN_IF_ERROR(MakeGroups());
+  return StartLaunchers();
+}
+
+absl::Status LocalHost::MakeGroups() {
+  const HostOptions& options = resources_.options;
+  RETURN_IF_ERROR(MakeParentGroup(resources_.hierarchies, options.cgroup, {}));
+  return MakeParentGroup(resources_.hierarchies, resources_.cgroup,
+                         {options.memory_bytes, options.processes, 0});
+}
+
+absl::Status LocalHost::StartLaunchers() {
+  ASSIGN_OR_RETURN(const Descriptor program, MakeHelperProgram());
+  const std::string group =
+      resources_.hierarchies.unified() + "/" + resources_.cgroup + "/launchers";
+  if (::mkdir(group.c_str(), 0755) != 0) return ErrnoStatus("cannot make", group, errno);
+  const Descriptor procs(::open((group + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+  if (!procs.valid()) return ErrnoStatus("cannot open cgroup.procs of", group, errno);
+  for (int i = 0; i < resources_.options.launchers; ++i) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<LauncherProcess> launcher,
+        LauncherProcess::Start(program.get(), procs.get(), resources_.seccomp.launcher));
+    resources_.launchers.push_back(std::move(launcher));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
+    const std::shared_ptr<const Snapshot>& snapshot, const SandboxOptions& options) {
+  auto local = std::dynamic_pointer_cast<const LocalSnapshot>(snapshot);
+  if (local == nullptr) return InvalidInput("the snapshot is another host's");
+  return LocalSandbox::Launch(&resources_, options, std::move(local));
+}
+
+LocalHost::~LocalHost() {
+  if (resources_.admission) resources_.admission->Close();
+  resources_.launchers.clear();  // and all that they launched
+  if (resources_.folder.empty()) return;
+  RemoveGroupTree(resources_.hierarchies, resources_.cgroup).IgnoreError();
+  RemoveTree(resources_.folder).IgnoreError();
+}
+
+}  // namespace
+
+absl::StatusOr<int> SweepDeadHosts(const HostOptions& options) {
+  RETURN_IF_ERROR(CheckRoot());
+  ASSIGN_OR_RETURN(const Hierarchies hierarchies, Hierarchies::Find());
+  int swept = 0;
+  std::error_code error;
+  const std::string hosts = options.state_folder + "/hosts";
+  for (const auto& entry : std::filesystem::directory_iterator(hosts, error)) {
+    const std::string folder = entry.path().string();
+    if (OwnerLives(folder)) continue;
+    RETURN_IF_ERROR(
+        RemoveGroupTree(hierarchies, options.cgroup + "/" + entry.path().filename().string()));
+    RETURN_IF_ERROR(RemoveTree(folder));
+    ++swept;
+  }
+  return swept;
+}
+
+absl::StatusOr<std::unique_ptr<SandboxHost>> MakeLocalHost(const HostOptions& options) {
+  RETURN_IF_ERROR(CheckRoot());
+  RETURN_IF_ERROR(SweepDeadHosts(options).status());
+  auto host = std::make_unique<LocalHost>();
+  RETURN_IF_ERROR(host->Begin(options));
+  return std::unique_ptr<SandboxHost>(std::move(host));
+}
+
+}  // namespace orrery::sandbox

@@ -1,0 +1,244 @@
+#include "sandbox/host/local_sandbox.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/status.h"
+#include "sandbox/disk/remove_tree.h"
+#include "sandbox/host/environment.h"
+#include "sandbox/host/execution.h"
+
+namespace orrery::sandbox {
+namespace {
+
+constexpr int kReadyPatienceMs = 30'000, kDeathPatienceMs = 30'000;
+constexpr int64_t kFullBytes = 64 << 10;
+
+// What root keeps inside, of Docker's default list: without NET_RAW (raw sockets), MKNOD and
+// AUDIT_WRITE, which nothing here needs.
+constexpr uint64_t Bit(int capability) { return uint64_t{1} << capability; }
+constexpr uint64_t kCapabilities =
+    Bit(0) /* CHOWN */ | Bit(1) /* DAC_OVERRIDE */ | Bit(3) /* FOWNER */ | Bit(4) /* FSETID */ |
+    Bit(5) /* KILL */ | Bit(6) /* SETGID */ | Bit(7) /* SETUID */ | Bit(8) /* SETPCAP */ |
+    Bit(10) /* NET_BIND_SERVICE */ | Bit(18) /* SYS_CHROOT */ | Bit(31) /* SETFCAP */;
+
+bool WaitReadable(int fd, int timeout_ms) {
+  pollfd wait{fd, POLLIN, 0};
+  int n;
+  do {
+    n = ::poll(&wait, 1, timeout_ms);
+  } while (n < 0 && errno == EINTR);
+  return n > 0;
+}
+
+Share ShareOf(const Limits& limits) { return {limits.memory_request_bytes, limits.cpu_request}; }
+
+ExecResult Refuse(std::string why, int code = 0) {
+  ExecResult result;
+  result.ending = Ending::kRefused;
+  result.code = code;
+  result.why = std::move(why);
+  return result;
+}
+
+ExecResult Lost(std::string why) {
+  ExecResult result;
+  result.ending = Ending::kInfrastructure;
+  result.retryable = true;
+  result.why = std::move(why);
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalSandbox>> LocalSandbox::Launch(
+    HostResources* resources, const SandboxOptions& options,
+    std::shared_ptr<const LocalSnapshot> snapshot) {
+  auto sandbox = std::unique_ptr<LocalSandbox>(new LocalSandbox(resources));
+  RETURN_IF_ERROR(sandbox->Begin(options, std::move(snapshot)));
+  return sandbox;
+}
+
+LocalSandbox::~LocalSandbox() { Destroy().IgnoreError(); }
+
+absl::Status LocalSandbox::Begin(const SandboxOptions& options,
+                                 std::shared_ptr<const LocalSnapshot> snapshot) {
+  options_ = options;
+  const uint64_t number = resources_->next_sandbox++;
+  id_ = fmt::format("s{}", number);
+  RETURN_IF_ERROR(resources_->admission->Enter(ShareOf(options_.limits)));
+  admitted_ = true;
+  ASSIGN_OR_RETURN(id_base_, resources_->slots->Take());
+  launcher_ = snapshot ? snapshot->launcher()
+                       : resources_->launchers[number % resources_->launchers.size()].get();
+  below_ = std::move(snapshot);
+  if (resources_->options.disk != DiskBackend::kTmpfs) {
+    disk_path_ = resources_->folder + "/uppers/" + id_;
+    RETURN_IF_ERROR(MakeFolders(disk_path_));
+  }
+  const Limits& limits = options_.limits;
+  ASSIGN_OR_RETURN(group_, Group::Make(resources_->hierarchies, resources_->cgroup + "/" + id_,
+                                       {limits.memory_bytes, limits.processes, limits.cpus}));
+  RETURN_IF_ERROR(group_.Delegate(id_base_));
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus("cannot make a control socket for", id_, errno);
+  }
+  control_.Reset(ends[0]);
+  const Descriptor theirs(ends[1]);
+  SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kConfig), Encode(Config()), {});
+  std::vector<int> descriptors = {theirs.get(), group_.unified()};
+  for (const int procs : group_.procs()) descriptors.push_back(procs);
+  ASSIGN_OR_RETURN(LauncherProcess::Created created, launcher_->Create(RootRequest(), descriptors));
+  volume_ = created.volume;
+  process_ = std::move(created.process);
+  upper_ = std::move(created.upper);
+  return WaitUntilReady();
+}
+
+CreateRequest LocalSandbox::RootRequest() const {
+  const Limits& limits = options_.limits;
+  CreateRequest request;
+  request.hostname = options_.hostname;
+  request.id_base = id_base_;
+  request.layers.push_back(resources_->skeleton);
+  request.layers.insert(request.layers.end(), options_.image.layers.begin(),
+                        options_.image.layers.end());
+  for (const LocalSnapshot* s = below_.get(); s != nullptr; s = s->below()) {
+    request.frozen.insert(request.frozen.begin(), s->volume());
+  }
+  request.upper =
+      resources_->options.disk == DiskBackend::kTmpfs ? UpperKind::kTmpfs : UpperKind::kFolder;
+  request.upper_bytes = static_cast<uint64_t>(limits.disk_bytes);
+  request.upper_inodes = static_cast<uint64_t>(limits.inodes);
+  request.upper_path = disk_path_;
+  request.shm_bytes = static_cast<uint64_t>(limits.shm_bytes);
+  request.max_terminals = static_cast<uint32_t>(limits.terminals);
+  request.max_user_objects = static_cast<uint32_t>(limits.user_objects);
+  // So that nproc agrees with the CPU limit. Spread over the machine, from a place that follows
+  // from the range of ids.
+  const int count = static_cast<int>(std::ceil(limits.cpus));
+  if (count < resources_->num_cpus) {
+    const int first =
+        static_cast<int>((id_base_ >> 16) % static_cast<uint32_t>(resources_->num_cpus));
+    for (int i = 0; i < count; ++i) {
+      request.cpus.push_back(static_cast<uint32_t>((first + i) % resources_->num_cpus));
+    }
+  }
+  return request;
+}
+
+InitConfig LocalSandbox::Config() const {
+  InitConfig config;
+  config.seccomp = resources_->seccomp.command;
+  config.open_files = static_cast<uint64_t>(options_.limits.open_files);
+  config.file_bytes = static_cast<uint64_t>(options_.limits.file_bytes);
+  config.locked_bytes = 8 << 20;
+  config.capabilities = kCapabilities;
+  return config;
+}
+
+absl::Status LocalSandbox::WaitUntilReady() {
+  if (!WaitReadable(control_.get(), kReadyPatienceMs)) {
+    return Unavailable("sandbox {} is not ready after {} ms", id_, kReadyPatienceMs);
+  }
+  Frame frame;
+  if (ReceiveFrame(control_.get(), receiver_, frame) != 0) {
+    return Unavailable("sandbox {} has ended before it was ready (out of memory?)", id_);
+  }
+  if (frame.type == static_cast<uint16_t>(MessageType::kReady)) return absl::OkStatus();
+  const auto failure = Decode<Failure>(frame.body);
+  return Annotate(failure ? ToStatus(*failure) : Failed("init talks nonsense"), "sandbox " + id_);
+}
+
+ExecResult LocalSandbox::Run(StartRequest start, RunOptions options) {
+  if (destroyed_) return Refuse("the sandbox is destroyed");
+  ++running_;
+  const absl::StatusOr<GroupEvents> before = group_.ReadEvents();
+  ExecResult result = RunInCommandGroup(start, options);
+  if (before.ok()) AddEvents(*before, result);
+  --running_;
+  return result;
+}
+
+ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& options) {
+  start.id = next_command_++;
+  const std::string name = "c" + std::to_string(start.id);
+  absl::StatusOr<Descriptor> folder = group_.MakeCommand(name, id_base_);
+  if (!folder.ok()) return Lost(StatusText(folder.status()));
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Lost("no socket for a command: too many open files");
+  }
+  Descriptor ours(ends[0]), theirs(ends[1]);
+  {
+    const std::lock_guard lock(control_mutex_);
+    if (SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kStart), Encode(start),
+                  {theirs.get(), folder->get()}) != 0) {
+      return Lost("the sandbox has ended: its init is gone");
+    }
+  }
+  theirs.Reset();
+  Execution execution({std::move(options.input), std::move(options.next_input), options.timeout_ms,
+                       options.keep_bytes, options.output_cap_bytes, std::move(options.on_output)},
+                      std::move(ours), [&] { KillCommand(folder->get()); });
+  ExecResult result = execution.Run();
+  // Stays where something of the command still runs; then it goes with the sandbox.
+  group_.RemoveCommand(name);
+  return result;
+}
+
+void LocalSandbox::AddEvents(const GroupEvents& before, ExecResult& result) const {
+  const absl::StatusOr<GroupEvents> after = group_.ReadEvents();
+  if (after.ok()) {
+    result.out_of_memory = after->oom_kills > before.oom_kills;
+    result.process_limit = after->process_limit_hits > before.process_limit_hits;
+  }
+  struct statvfs disk {};
+  if (::fstatvfs(upper_.get(), &disk) == 0) {
+    result.disk_full =
+        static_cast<int64_t>(disk.f_bavail * disk.f_frsize) < kFullBytes || disk.f_favail == 0;
+  }
+}
+
+ExecResult LocalSandbox::Exec(const ExecRequest& request) {
+  StartRequest start;
+  start.argv = request.argv;
+  start.env = MergeEnvironment(options_.image.config.env, request.env);
+  start.folder = !request.folder.empty() ? request.folder : options_.image.config.working_dir;
+  if (start.folder.empty()) start.folder = "/";
+  start.user = request.user.empty() ? options_.image.config.user : request.user;
+  start.input = !request.input.empty() || request.next_input != nullptr;
+  start.output = request.terminal   ? OutputMode::kTerminal
+                 : request.separate ? OutputMode::kSeparate
+                                    : OutputMode::kMerged;
+  return Run(std::move(start), {request.input, request.next_input, request.timeout_ms,
+                                request.keep_bytes, request.output_cap_bytes, request.on_output});
+}
+
+absl::Status LocalSandbox::Destroy() {
+  if (destroyed_.exchange(true)) return absl::OkStatus();
+  absl::Status status;
+  group_.Kill();
+  control_.Reset();
+  if (process_.valid() && !WaitReadable(process_.get(), kDeathPatienceMs)) {
+    status.Update(
+        Failed("sandbox {}: init is not dead {} ms after it was killed", id_, kDeathPatienceMs));
+  }
+  if (volume_ != 0) status.Update(launcher_->Release(volume_));
+  upper_.Reset();
+  below_.reset();
+  status.Update(group_.Remove());
+  if (!disk_path_.empty()) status.Update(RemoveTree(disk_path_));
+  if (id_base_ != 0 && status.ok()) resources_->slots->Give(id_base_);
+  if (admitted_) resources_->admission->Leave(ShareOf(options_.limits));
+  return status;
+}
+
+}  // namespace orrery::sandbox

@@ -1,0 +1,98 @@
+// One sandbox of this machine, from the request to the launcher until everything of it is gone.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "sandbox/host/resources.h"
+#include "sandbox/sandbox.h"
+
+namespace orrery::sandbox {
+
+// A frozen upper layer, and those below it. The launcher that holds it releases it with the last
+// holder; a sandbox that began from it holds it too.
+class LocalSnapshot : public Snapshot {
+ public:
+  LocalSnapshot(LauncherProcess* launcher, uint64_t volume, Descriptor upper,
+                std::shared_ptr<const LocalSnapshot> below)
+      : launcher_(launcher), volume_(volume), upper_(std::move(upper)), below_(std::move(below)) {}
+  ~LocalSnapshot() override { launcher_->Release(volume_).IgnoreError(); }
+
+  LauncherProcess* launcher() const { return launcher_; }
+  uint64_t volume() const { return volume_; }
+  int upper() const { return upper_.get(); }
+  const LocalSnapshot* below() const { return below_.get(); }
+
+ private:
+  LauncherProcess* launcher_;
+  uint64_t volume_;
+  Descriptor upper_;
+  std::shared_ptr<const LocalSnapshot> below_;
+};
+
+class LocalSandbox : public Sandbox {
+ public:
+  // Ready when it returns. `resources` outlives it.
+  static absl::StatusOr<std::unique_ptr<LocalSandbox>> Launch(
+      HostResources* resources, const SandboxOptions& options,
+      std::shared_ptr<const LocalSnapshot> snapshot);
+  ~LocalSandbox() override;
+
+  const std::string& id() const override { return id_; }
+  ExecResult Exec(const ExecRequest& request) override;
+  absl::StatusOr<std::string> Get(const std::string& path, int64_t max_bytes) override;
+  absl::Status Put(const std::string& path, std::string_view content, uint32_t mode) override;
+  absl::Status GetStream(const std::string& path,
+                         const std::function<void(std::string_view)>& sink) override;
+  absl::Status PutStream(const std::string& path, const std::function<std::string()>& source,
+                         uint32_t mode) override;
+  absl::StatusOr<FileInfo> Stat(const std::string& path) override;
+  absl::StatusOr<std::vector<FileInfo>> List(const std::string& path, bool any_type) override;
+  absl::StatusOr<std::shared_ptr<const Snapshot>> TakeSnapshot() override;
+  absl::Status Destroy() override;
+
+  int64_t PeakMemory() const { return group_.PeakMemory(); }
+
+ private:
+  struct RunOptions {
+    std::string input;
+    std::function<std::string()> next_input;
+    int64_t timeout_ms = 60'000, keep_bytes = 0, output_cap_bytes = 0;
+    std::function<void(std::string_view, bool)> on_output;
+  };
+
+  explicit LocalSandbox(HostResources* resources) : resources_(resources) {}
+  absl::Status Begin(const SandboxOptions& options, std::shared_ptr<const LocalSnapshot> snapshot);
+  CreateRequest RootRequest() const;
+  InitConfig Config() const;
+  absl::Status WaitUntilReady();
+  ExecResult Run(StartRequest start, RunOptions options);
+  ExecResult RunInCommandGroup(StartRequest& start, RunOptions& options);
+  void AddEvents(const GroupEvents& before, ExecResult& result) const;
+  absl::StatusOr<ExecResult> RunFileCommand(StartRequest start, RunOptions options);
+  absl::StatusOr<std::vector<FileInfo>> ReadEntries(StartRequest start);
+  absl::Status CheckIdle() const;
+
+  HostResources* resources_;
+  std::string id_;
+  SandboxOptions options_;
+  uint32_t id_base_ = 0;  // 0: has no slot
+  bool admitted_ = false;
+  Group group_;
+  LauncherProcess* launcher_ = nullptr;
+  uint64_t volume_ = 0;
+  Descriptor process_, upper_;
+  std::shared_ptr<const LocalSnapshot> below_;
+  std::string disk_path_;
+
+  std::mutex control_mutex_;  // of sending
+  Descriptor control_;
+  FrameReceiver receiver_;
+  std::atomic<uint64_t> next_command_{1};
+  std::atomic<int> running_{0};
+  std::atomic<bool> destroyed_{false};
+};
+
+}  // namespace orrery::sandbox

@@ -1,0 +1,32 @@
+// What a host's sandboxes need and share. LocalSandbox and LocalHost know each other by this alone.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sandbox/cgroup/cgroup.h"
+#include "sandbox/host/admission.h"
+#include "sandbox/host/id_slots.h"
+#include "sandbox/host/launcher_process.h"
+#include "sandbox/host/local_host.h"
+#include "sandbox/seccomp/filter.h"
+
+namespace orrery::sandbox {
+
+struct HostResources {
+  HostOptions options;
+  Hierarchies hierarchies;
+  std::string folder;  // STATE/hosts/ID
+  std::string cgroup;  // NAME/ID
+  SeccompFilters seccomp;
+  std::string skeleton;  // the lowest layer: mount points that an image may lack, /etc/hosts
+  int num_cpus = 1;
+  std::unique_ptr<IdSlots> slots;
+  std::vector<std::unique_ptr<LauncherProcess>> launchers;
+  std::unique_ptr<Admission> admission;
+  std::atomic<uint64_t> next_sandbox{0};
+};
+
+}  // namespace orrery::sandbox

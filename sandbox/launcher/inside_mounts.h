@@ -1,0 +1,25 @@
+// What is mounted inside a sandbox, as an OCI runtime does it: /proc, /sys, /dev with terminals,
+// shared memory and message queues; the kernel's own files masked or read-only.
+#pragma once
+
+#include "sandbox/protocol/descriptor.h"
+#include "sandbox/protocol/error.h"
+#include "sandbox/protocol/messages.h"
+
+namespace orrery::sandbox {
+
+// Made once by the launcher, with privileges that no sandbox has: /dev's nodes and links. Shared by
+// all sandboxes and read-only in each.
+Error MakeDeviceTemplate(Descriptor& mount);
+
+// Runs in the new mount namespace: attaches the root, fills it and makes it "/". Nothing of the
+// host's tree is reachable afterwards.
+Error MountInside(const CreateRequest& request, int root, int devices);
+
+// The last step: masks in /proc and /sys, and read-only parts. /proc/sys can be written before.
+Error SealKernelFiles();
+
+// Makes an attached folder the root and drops the old one with all that is mounted in it.
+Error PivotTo(int root);
+
+}  // namespace orrery::sandbox
