@@ -131,6 +131,7 @@ bool FitsTensorCores(const TensorView& in, const TensorView& w, const ExpertsSha
 }
 
 // 128 weight rows (64 features and their gates) against 8 or 64 rows of an expert.
+using GateUpOne = StreamShape<1, 2, 1, 1, 128, 5, true>;  // few tiles: small ones, to share them
 using GateUpFew = StreamShape<4, 2, 1, 1, 128, 6, true>;
 using GateUpMany = StreamShape<4, 2, 2, 4, 128, 4, true>;
 using DownFew = StreamShape<4, 2, 1, 1, 128, 6>;
@@ -150,6 +151,9 @@ void ExpertsGateUp(const TensorView& x, const TensorView& w, const ExpertsShape&
   if (x.rows == 0) return;
   if (!FitsTensorCores(x, w, shape, hidden)) {
     return ExpertsGateUpSimple(x, w, shape, routing, hidden, stream);
+  }
+  if (2 * hidden.rows * shape.f / GateUpFew::kRowsM <= limits.num_sms) {
+    return Run<GateUpOne, true>(x, w, shape, routing, limits, hidden, stream);
   }
   if (Few(hidden.rows, shape)) {
     return Run<GateUpFew, true>(x, w, shape, routing, limits, hidden, stream);

@@ -94,12 +94,12 @@ bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView&
 }
 
 // The shapes of linear_plan.h.
-using Thin = StreamShape<1, 1, 1, 1, 256, 8>;
-using Low = StreamShape<2, 1, 2, 2, 128, 6>;
+using Thin = StreamShape<1, 1, 1, 1, 256, 4>;
+using Low = StreamShape<3, 1, 2, 4, 128, 5>;
 using Square = StreamShape<4, 1, 2, 4, 128, 6>;
 using Tall = StreamShape<4, 2, 1, 1, 128, 6>;
 using Wide = StreamShape<4, 2, 2, 4, 128, 4>;
-using GatedThin = StreamShape<1, 2, 1, 1, 256, 8, true>;
+using GatedThin = StreamShape<1, 2, 1, 1, 256, 4, true>;
 using GatedSquare = StreamShape<4, 2, 2, 4, 128, 4, true>;
 
 }  // namespace

@@ -8,10 +8,28 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
 #include "kernels/cuda/device_limits.h"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
+
+// cuBLASLt's products, for fast numerics: which of its algorithms serves a shape is its own
+// heuristic's first choice (a function of the shape, so repeatable). One stream at a time; owns a
+// workspace.
+class LinearLibrary {
+ public:
+  LinearLibrary();
+  ~LinearLibrary();
+  // False where cuBLASLt does not take the shape. Arguments as Linear's.
+  bool Run(const TensorView& x, const TensorView& w, const TensorView& bias, const TensorView& out,
+           cudaStream_t stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // x [T, K], w [N, K], out [T, N]; out may be float32 with bfloat16 operands (nothing is rounded
 // then). bias: [1, N] in w's dtype, or data null.

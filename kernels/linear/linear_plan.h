@@ -10,7 +10,7 @@ namespace orrery::kernels::cuda {
 
 enum class LinearTile : uint8_t {
   kThin,    // 16 weight rows x 8 rows of x: many small blocks, for narrow layers
-  kLow,     // 32 x 32
+  kLow,     // 48 x 64
   kSquare,  // 64 x 64
   kTall,    // 128 x 8: long streams, for the head
   kWide,    // 128 x 64

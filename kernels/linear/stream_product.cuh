@@ -91,6 +91,7 @@ struct StreamProducer {
   bool whole;
   int num_features;
   const bf16* token_rows[kTokenRows];
+  const bf16* next_rows[kTokenRows];  // of the tile after this one, looked up while this one runs
 
   __device__ StreamProducer(const Problem& p, char* stages, int thread)
       : problem(p), stages(stages), row(thread / kChunks), chunk(thread % kChunks) {}
@@ -130,12 +131,16 @@ struct StreamProducer {
     }
   }
   template <typename Tile>
-  __device__ void FindTokens(const Tile& tile) {
+  __device__ void FindNextTokens(const Tile& tile) {
 #pragma unroll
     for (int i = 0; i < kTokenRows; ++i) {
       const int c = row + i * kRowStep;
-      token_rows[i] = c < tile.num_rows ? problem.TokenRow(tile, c) : nullptr;
+      next_rows[i] = c < tile.num_rows ? problem.TokenRow(tile, c) : nullptr;
     }
+  }
+  __device__ void TakeNextTokens() {
+#pragma unroll
+    for (int i = 0; i < kTokenRows; ++i) token_rows[i] = next_rows[i];
   }
   __device__ void Tokens(int stage, int64_t k0, int64_t k) const {
     const int64_t column = k0 + 8 * chunk;
@@ -154,6 +159,10 @@ __global__ void __launch_bounds__(Shape::kThreads)
   extern __shared__ __align__(128) char shared_memory[];
   uint64_t* full = reinterpret_cast<uint64_t*>(shared_memory + Shape::kStages * Shape::kStageBytes);
   uint64_t* empty = full + Shape::kStages;
+  // This block's first tiles: found by as many threads at once, so that nobody searches between
+  // two.
+  constexpr int kTable = 32;
+  __shared__ typename Problem::Tile table[kTable];
   __shared__ typename Problem::Shared shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
@@ -169,14 +178,22 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
   const int num_tiles = problem.NumTiles(shared);
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const int num_mine = first < num_tiles ? (num_tiles - first + step - 1) / step : 0;
+  if (threadIdx.x < kTable && static_cast<int>(threadIdx.x) < num_mine) {
+    table[threadIdx.x] = problem.GetTile(shared, first + static_cast<int>(threadIdx.x) * step);
+  }
+  __syncthreads();
+  const auto tile_at = [&](int i) {
+    return i < kTable ? table[i] : problem.GetTile(shared, first + i * step);
+  };
 
   if (warp >= Shape::kConsumers) {
     StreamProducer<Shape, Problem> p(problem, shared_memory,
                                      static_cast<int>(threadIdx.x) - 32 * Shape::kConsumers);
     // The first stages' weights need nothing of the predecessor: they are under way while it ends.
     int early = 0;
-    if (Problem::kEarlyWeights && first < num_tiles) {
-      p.FindWeights(problem.GetTile(shared, first));
+    if (Problem::kEarlyWeights && num_mine > 0) {
+      p.FindWeights(tile_at(0));
       for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
         p.Weights(early, k0, k);
       }
@@ -184,10 +201,10 @@ __global__ void __launch_bounds__(Shape::kThreads)
     WaitForPredecessor();
     LetSuccessorStart();
     RingPosition ring;
-    for (int t = first; t < num_tiles; t += step) {
-      const auto tile = problem.GetTile(shared, t);
-      p.FindWeights(tile);
-      p.FindTokens(tile);
+    if (num_mine > 0) p.FindNextTokens(tile_at(0));
+    for (int i = 0; i < num_mine; ++i) {
+      p.FindWeights(tile_at(i));
+      p.TakeNextTokens();
       for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
         if (early > 0) {
           --early;
@@ -198,6 +215,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         p.Tokens(ring.stage, k0, k);
         BarrierArriveAfterCopies(&full[ring.stage]);
         ring.Advance(Shape::kStages);
+        if (k0 == 0 && i + 1 < num_mine) p.FindNextTokens(tile_at(i + 1));
       }
     }
     WaitForOwnCopies();
@@ -206,8 +224,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
   const int wm = warp / Shape::kWarpsN, wn = warp % Shape::kWarpsN;
   RingPosition ring;
-  for (int t = first; t < num_tiles; t += step) {
-    const auto tile = problem.GetTile(shared, t);
+  for (int n = 0; n < num_mine; ++n) {
+    const auto tile = tile_at(n);
     float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
     const int first_column = wn * Shape::kTilesN * 8;
     for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {

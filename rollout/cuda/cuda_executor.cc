@@ -131,6 +131,9 @@ void CudaExecutor::Enqueue(const Extents& e) {
 }
 
 void CudaExecutor::RunGraph(const Extents& extents) {
+  // The first time a step of these extents comes it runs launch by launch: libraries and lazily
+  // loaded kernels do things then that a capture forbids.
+  if (seen_.insert(extents).second) return Enqueue(extents);
   auto found = graphs_.find(extents);
   if (found == graphs_.end()) {
     cudaGraph_t graph = nullptr;

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "kernels/sampler/sampler_cuda.h"
@@ -86,6 +87,7 @@ class CudaExecutor {
   cudaEvent_t done_[kMaxInFlight];
   int64_t num_samples_[kMaxInFlight] = {};
   int in_flight_ = 0, next_ = 0;
+  std::set<Extents> seen_;
   std::map<Extents, cudaGraphExec_t> graphs_;
 };
 

@@ -6,10 +6,12 @@
 // fixed addresses, in StepInput; of model::Batch only the number of tokens is used.
 #pragma once
 
-#include <map>
+#include <memory>
+#include <vector>
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "rollout/cuda/device_weights.h"
 #include "trainer/model/transformer.h"
@@ -30,11 +32,16 @@ struct StepInput {
   int64_t num_logit_rows = 0;
 };
 
+// exact: a row's values do not depend on the batch, bit for bit. fast: libraries where they are
+// faster.
+enum class Numerics : uint8_t { kExact, kFast };
+
 struct OpsLimits {
   int64_t max_rows = 0;        // T of a step
   int64_t max_logit_rows = 0;  // n
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
+  Numerics numerics = Numerics::kExact;
 };
 
 class CudaOps : public model::Ops {
@@ -96,6 +103,9 @@ class CudaOps : public model::Ops {
                                          const OpsLimits& limits);
   model::Value Buffer(Role role, int64_t rows, int64_t cols) const;
   kernels::cuda::KvBlocks Layer(int64_t layer) const;
+  // By this class's numerics.
+  void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
+               const kernels::TensorView& out);
   kernels::cuda::Delta DeltaOf(const model::Value& delta) const;
 
   const DeviceWeights& weights_;
@@ -105,6 +115,7 @@ class CudaOps : public model::Ops {
   const cudaStream_t stream_;
   StepInput input_;  // of the Forward under way
 
+  std::unique_ptr<kernels::cuda::LinearLibrary> library_;  // of fast numerics
   DeviceBuffer buffers_[kNumRoles];
   DeviceBuffer kv_;
   DeviceBuffer rope_;

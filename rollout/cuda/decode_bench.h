@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rollout/cuda/cuda_ops.h"
 #include "trainer/model/model_spec.h"
 
 namespace orrery::rollout::cuda {
@@ -16,6 +17,7 @@ struct DecodeBenchOptions {
   int64_t context = 1024;  // mean over the measured steps
   int64_t steps = 128;
   uint64_t seed = 1;
+  Numerics numerics = Numerics::kFast;
 };
 
 struct DecodeBenchResult {

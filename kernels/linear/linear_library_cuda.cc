@@ -1,0 +1,126 @@
+// LinearLibrary: a row-major product as cuBLASLt sees it, column-major:
+//   out^T [N, T] = w^T^T [N, K] x^T [K, T].
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/linear/linear_cuda.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+cudaDataType TypeOf(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+void Check(cublasStatus_t status, const char* what) {
+  CHECK(status == CUBLAS_STATUS_SUCCESS) << what << ": cuBLASLt says " << status;
+}
+
+struct Plan {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+  bool found = false;
+};
+
+// What decides a plan: extents, strides, dtypes, bias.
+using Key = std::array<int64_t, 8>;
+
+}  // namespace
+
+struct LinearLibrary::State {
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  std::map<Key, Plan> plans;
+
+  Plan MakePlan(const TensorView& x, const TensorView& w, const TensorView& bias,
+                const TensorView& out);
+};
+
+LinearLibrary::LinearLibrary() : state_(std::make_unique<State>()) {
+  Check(cublasLtCreate(&state_->handle), "cublasLtCreate");
+  CUDA_CHECK(cudaMalloc(&state_->workspace, kWorkspaceBytes));
+}
+
+LinearLibrary::~LinearLibrary() {
+  for (auto& [key, plan] : state_->plans) {
+    cublasLtMatmulDescDestroy(plan.product);
+    cublasLtMatrixLayoutDestroy(plan.w);
+    cublasLtMatrixLayoutDestroy(plan.x);
+    cublasLtMatrixLayoutDestroy(plan.out);
+  }
+  cudaFree(state_->workspace);
+  cublasLtDestroy(state_->handle);
+}
+
+Plan LinearLibrary::State::MakePlan(const TensorView& x, const TensorView& w,
+                                    const TensorView& bias, const TensorView& out) {
+  Plan plan;
+  Check(cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  Check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                       sizeof(transposed)),
+        "transpose");
+  if (bias.data != nullptr) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType type = TypeOf(bias.dtype);
+    Check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                         sizeof(epilogue)),
+          "epilogue");
+    Check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                         sizeof(type)),
+          "bias type");
+  }
+  Check(cublasLtMatrixLayoutCreate(&plan.w, TypeOf(w.dtype), w.cols, w.rows, w.row_stride), "w");
+  Check(cublasLtMatrixLayoutCreate(&plan.x, TypeOf(x.dtype), x.cols, x.rows, x.row_stride), "x");
+  Check(
+      cublasLtMatrixLayoutCreate(&plan.out, TypeOf(out.dtype), out.cols, out.rows, out.row_stride),
+      "out");
+  cublasLtMatmulPreference_t preference = nullptr;
+  Check(cublasLtMatmulPreferenceCreate(&preference), "preference");
+  Check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
+        "workspace");
+  cublasLtMatmulHeuristicResult_t result = {};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, plan.product, plan.w, plan.x, plan.out, plan.out, preference, 1, &result, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
+  plan.algorithm = result.algo;
+  return plan;
+}
+
+bool LinearLibrary::Run(const TensorView& x, const TensorView& w, const TensorView& bias,
+                        const TensorView& out, cudaStream_t stream) {
+  const Key key = {x.rows,
+                   x.cols,
+                   w.rows,
+                   x.row_stride,
+                   w.row_stride,
+                   out.row_stride,
+                   2 * static_cast<int64_t>(x.dtype) + static_cast<int64_t>(out.dtype),
+                   bias.data != nullptr};
+  auto found = state_->plans.find(key);
+  if (found == state_->plans.end()) {
+    found = state_->plans.emplace(key, state_->MakePlan(x, w, bias, out)).first;
+  }
+  Plan& plan = found->second;
+  if (!plan.found) return false;
+  if (bias.data != nullptr) {
+    Check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                         &bias.data, sizeof(bias.data)),
+          "bias");
+  }
+  const float one = 1, zero = 0;
+  Check(cublasLtMatmul(state_->handle, plan.product, &one, w.data, plan.w, x.data, plan.x, &zero,
+                       out.data, plan.out, out.data, plan.out, &plan.algorithm, state_->workspace,
+                       kWorkspaceBytes, stream),
+        "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace orrery::kernels::cuda
