@@ -130,16 +130,35 @@ bool FitsTensorCores(const TensorView& in, const TensorView& w, const ExpertsSha
          aligned(out.data);
 }
 
-// 128 weight rows (64 features and their gates) against 8 or 64 rows of an expert.
-using GateUpOne = StreamShape<1, 2, 1, 1, 128, 5, true>;  // few tiles: small ones, to share them
-using GateUpFew = StreamShape<4, 2, 1, 1, 128, 6, true>;
-using GateUpMany = StreamShape<4, 2, 2, 4, 128, 4, true>;
-using DownFew = StreamShape<4, 2, 1, 1, 128, 6>;
-using DownMany = StreamShape<4, 2, 2, 4, 128, 4>;
+// Tiles by the mean number of an expert's rows: wide enough that nearly every list is one tile, two
+// blocks an SM where they fit, so that one's end hides behind the other. Measured (BENCHMARKS.md).
+template <bool kGateUp>
+struct Tiles {
+  static constexpr int kTilesM = kGateUp ? 2 : 1;
+  using Few = StreamShape<4, 2, 1, 1, 128, 6, kGateUp>;                   // 128 x 8
+  using Some = StreamShape<4 / kTilesM, kTilesM, 1, 2, 256, 2, kGateUp>;  // 64 x 16
+  using More = StreamShape<4 / kTilesM, kTilesM, 2, 2, 128, 4, kGateUp>;  // 64 x 32
+  using Many = StreamShape<4, 2, 2, 4, 128, 4, kGateUp>;                  // 128 x 64
+};
+// One row's experts are too few tiles of 128 to share among the SMs.
+using GateUpOne = StreamShape<1, 2, 1, 1, 128, 5, true>;
 
-// Below this many rows on average nearly every expert's list fits in eight.
-bool Few(int64_t num_slots, const ExpertsShape& shape) {
-  return num_slots <= 2 * shape.num_experts;
+template <bool kGateUp>
+void RunBySize(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
+               const Routing& routing, const DeviceLimits& limits, const TensorView& out,
+               cudaStream_t stream) {
+  const int64_t slots = out.rows, experts = shape.num_experts;
+  using T = Tiles<kGateUp>;
+  if (slots <= 2 * experts) {
+    return Run<typename T::Few, kGateUp>(in, w, shape, routing, limits, out, stream);
+  }
+  if (slots <= 6 * experts) {
+    return Run<typename T::Some, kGateUp>(in, w, shape, routing, limits, out, stream);
+  }
+  if (slots <= 20 * experts) {
+    return Run<typename T::More, kGateUp>(in, w, shape, routing, limits, out, stream);
+  }
+  Run<typename T::Many, kGateUp>(in, w, shape, routing, limits, out, stream);
 }
 
 }  // namespace
@@ -152,13 +171,10 @@ void ExpertsGateUp(const TensorView& x, const TensorView& w, const ExpertsShape&
   if (!FitsTensorCores(x, w, shape, hidden)) {
     return ExpertsGateUpSimple(x, w, shape, routing, hidden, stream);
   }
-  if (2 * hidden.rows * shape.f / GateUpFew::kRowsM <= limits.num_sms) {
+  if (2 * hidden.rows * shape.f / GateUpOne::kRowsM <= 4 * limits.num_sms) {
     return Run<GateUpOne, true>(x, w, shape, routing, limits, hidden, stream);
   }
-  if (Few(hidden.rows, shape)) {
-    return Run<GateUpFew, true>(x, w, shape, routing, limits, hidden, stream);
-  }
-  Run<GateUpMany, true>(x, w, shape, routing, limits, hidden, stream);
+  RunBySize<true>(x, w, shape, routing, limits, hidden, stream);
 }
 
 void ExpertsDown(const TensorView& hidden, const TensorView& w, const ExpertsShape& shape,
@@ -169,8 +185,7 @@ void ExpertsDown(const TensorView& hidden, const TensorView& w, const ExpertsSha
   if (!FitsTensorCores(hidden, w, shape, y)) {
     return ExpertsDownSimple(hidden, w, shape, routing, y, stream);
   }
-  if (Few(y.rows, shape)) return Run<DownFew, false>(hidden, w, shape, routing, limits, y, stream);
-  Run<DownMany, false>(hidden, w, shape, routing, limits, y, stream);
+  RunBySize<false>(hidden, w, shape, routing, limits, y, stream);
 }
 
 }  // namespace orrery::kernels::cuda
