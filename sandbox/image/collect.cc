@@ -14,7 +14,7 @@
 #include "sandbox/image/digest.h"
 #include "sandbox/image/tree_index.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kMaxIndexBytes = size_t{4} << 30;
@@ -266,4 +266,4 @@ absl::StatusOr<VerifyReport> VerifyStore(const StoreFiles& files) {
   return report;
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -11,7 +11,7 @@
 #include "sandbox/image/image.h"
 #include "sandbox/image/store_files.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 // What dead processes left: staging, trash, temporary records, lock files.
 absl::Status Sweep(const StoreFiles& files);
@@ -28,4 +28,4 @@ absl::StatusOr<GcReport> Collect(const StoreFiles& files, std::optional<int64_t>
 
 absl::StatusOr<VerifyReport> VerifyStore(const StoreFiles& files);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -10,7 +10,7 @@
 #include "orchestrator/base/file.h"
 #include "sandbox/image/digest.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10;
@@ -75,4 +75,4 @@ absl::StatusOr<std::string> HashFile(int fd, const std::string& path) {
   return hash.Hex();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

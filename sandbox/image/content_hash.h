@@ -9,11 +9,11 @@
 
 #include "absl/status/statusor.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 std::string HashContent(std::string_view content);
 
 // `path` is for messages.
 absl::StatusOr<std::string> HashFile(int fd, const std::string& path);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

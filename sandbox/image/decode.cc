@@ -11,7 +11,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 // Turns input into output; holds the state of one stream.
 class Codec {
@@ -203,4 +203,4 @@ absl::Status Decoder::Next(std::string* piece) {
   return absl::OkStatus();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

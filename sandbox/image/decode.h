@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/image.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 // The next piece, valid until the next call; empty at the end.
 using ByteSource = std::function<absl::StatusOr<std::string_view>()>;
@@ -49,4 +49,4 @@ class Decoder {
   int64_t bytes_in_ = 0, bytes_out_ = 0;
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -8,7 +8,7 @@
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/hash.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct Sha256Stream::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
@@ -52,4 +52,4 @@ std::string ChainId(const std::string& below, const std::string& diff_id) {
   return below.empty() ? diff_id : DigestOf(below + " " + diff_id);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class Sha256Stream {
  public:
@@ -31,4 +31,4 @@ std::string HexOf(std::string_view digest);   // REQUIRES: IsDigest(digest)
 // The OCI chain id of a layer over the chain below it ("" for none).
 std::string ChainId(const std::string& below, const std::string& diff_id);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

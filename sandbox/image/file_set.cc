@@ -14,7 +14,7 @@
 #include "sandbox/image/manifest.h"
 #include "sandbox/image/tar_stream.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr int kMaxLinks = 8;
@@ -223,4 +223,4 @@ absl::StatusOr<ByteSource> OpenSource(const FileSet& files, const std::string& n
   return ByteSource([file, source = std::move(source)] { return source(); });
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

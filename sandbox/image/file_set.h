@@ -11,7 +11,7 @@
 #include "sandbox/image/decode.h"
 #include "sandbox/image/tree.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class FileSet {
  public:
@@ -37,4 +37,4 @@ absl::StatusOr<std::string> ReadDocument(const FileSet& files, const std::string
 // A whole file as a source that owns it.
 absl::StatusOr<ByteSource> OpenSource(const FileSet& files, const std::string& name);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -16,7 +16,7 @@
 #include "orchestrator/base/status.h"
 #include "sandbox/image/tree.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
@@ -185,4 +185,4 @@ absl::StatusOr<ByteSource> TarOfFolder(const std::string& folder, const FolderTa
   return ByteSource([tar] { return tar->Next(); });
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

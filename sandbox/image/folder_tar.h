@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/decode.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct FolderTarOptions {
   // Put in front of every path, with entries for its folders left to the layer below: "a/b".
@@ -21,4 +21,4 @@ struct FolderTarOptions {
 absl::StatusOr<ByteSource> TarOfFolder(const std::string& folder,
                                        const FolderTarOptions& options = {});
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

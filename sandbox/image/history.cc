@@ -15,7 +15,7 @@
 #include "sandbox/image/trusted_git.h"
 #include "sandbox/image/view.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 namespace fs = std::filesystem;
@@ -370,4 +370,4 @@ absl::StatusOr<CutRepository> CutHistory(const std::vector<std::string>& layers,
                        .note = fmt::format("{}: history ends at {}", cut.path, base)};
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/image.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct CutRepository {
   std::string folder;  // on the host: the new git folder's content
@@ -26,4 +26,4 @@ struct CutRepository {
 absl::StatusOr<CutRepository> CutHistory(const std::vector<std::string>& layers,
                                          const HistoryCut& cut, const std::string& scratch);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -11,7 +11,7 @@
 #include "sandbox/image/layout.h"
 #include "sandbox/image/reference.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 absl::StatusOr<ByteSource> OpenTar(const std::string& path) {
@@ -91,4 +91,4 @@ absl::StatusOr<NewImage> OpenImageSource(const std::string& path, const ImportOp
   return ReadImageFiles(*std::move(files), query);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

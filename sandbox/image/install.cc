@@ -23,7 +23,7 @@
 #include "sandbox/image/unpack.h"
 #include "sandbox/image/view.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 int ThreadsOf(const ImportOptions& options) {
@@ -340,4 +340,4 @@ absl::StatusOr<ImageRecord> FinishImage(const StoreFiles& files, const NewImage&
   return record;
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -12,7 +12,7 @@
 #include "sandbox/image/manifest.h"
 #include "sandbox/image/store_files.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct LayerSource {
   std::string diff_id;      // as the image's config says; "" where nobody says it
@@ -46,4 +46,4 @@ absl::StatusOr<ImageRecord> FinishImage(const StoreFiles& files, const NewImage&
 // program; "" where there is none.
 std::string DetectArchitecture(const std::vector<std::string>& layer_trees);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -4,7 +4,7 @@
 
 #include "orchestrator/base/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 absl::StatusOr<rapidjson::Document> ParseJson(std::string_view text, const std::string& what,
                                               bool array) {
@@ -65,4 +65,4 @@ void WriteStrings(JsonWriter* json, const char* name, const std::vector<std::str
   json->EndArray();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

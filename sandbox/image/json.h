@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
 
@@ -33,4 +33,4 @@ absl::StatusOr<std::vector<std::string>> StringsOf(const rapidjson::Value& value
 void WriteString(JsonWriter* json, const char* name, std::string_view value);
 void WriteStrings(JsonWriter* json, const char* name, const std::vector<std::string>& values);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

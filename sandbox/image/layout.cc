@@ -9,7 +9,7 @@
 #include "sandbox/image/json.h"
 #include "sandbox/image/reference.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 std::string BlobName(const std::string& digest) { return "blobs/sha256/" + HexOf(digest); }
@@ -44,6 +44,13 @@ absl::StatusOr<std::vector<Descriptor>> ChooseByTag(const std::vector<Descriptor
   return chosen;
 }
 
+// Most tools write only a tag there, which says little in a store.
+std::string NameInLayout(const std::string& name, const std::string& path) {
+  if (name.find_first_of(":/") != std::string::npos) return name;
+  const std::string base = NameOfFile(path);
+  return name.empty() || !ParseReference(base + ":" + name).ok() ? base : base + ":" + name;
+}
+
 absl::StatusOr<NewImage> ReadLayout(std::shared_ptr<FileSet> files, const LayoutQuery& query) {
   ASSIGN_OR_RETURN(const std::string json, ReadDocument(*files, "index.json"));
   ASSIGN_OR_RETURN(Manifest index, ParseManifest(json, query.what + ": index.json"));
@@ -61,7 +68,9 @@ absl::StatusOr<NewImage> ReadLayout(std::shared_ptr<FileSet> files, const Layout
   image.what = query.what;
   image.id = manifest.id;
   image.config = manifest.spec.config;
-  if (index.is_index && !index.manifests.empty()) image.name = index.manifests[0].name;
+  if (index.is_index && !index.manifests.empty()) {
+    image.name = NameInLayout(index.manifests[0].name, query.what);
+  }
   for (size_t i = 0; i < manifest.layers.size(); ++i) {
     const std::string digest = manifest.layers[i].digest;
     image.layers.push_back(
@@ -140,4 +149,4 @@ absl::StatusOr<NewImage> ReadImageFiles(std::shared_ptr<FileSet> files, const La
                       query.what);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

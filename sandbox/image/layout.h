@@ -8,7 +8,7 @@
 #include "sandbox/image/file_set.h"
 #include "sandbox/image/install.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct LayoutQuery {
   std::string what;          // for messages
@@ -19,4 +19,4 @@ struct LayoutQuery {
 // Chooses between the two by the files that are there.
 absl::StatusOr<NewImage> ReadImageFiles(std::shared_ptr<FileSet> files, const LayoutQuery& query);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

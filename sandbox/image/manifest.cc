@@ -9,7 +9,7 @@
 #include "sandbox/image/digest.h"
 #include "sandbox/image/json.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr int kMaxIndexDepth = 4;
@@ -183,10 +183,14 @@ absl::StatusOr<ResolvedManifest> ResolveManifest(const Manifest& top,
   return resolved;
 }
 
+}  // namespace orrery::sandbox::image
+
+namespace orrery::sandbox {
+
 std::string HostArchitecture() {
   struct utsname name;
   if (::uname(&name) != 0) return "unknown";
-  return CanonicalArchitecture(name.machine);
+  return image::CanonicalArchitecture(name.machine);
 }
 
 }  // namespace orrery::sandbox

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/image.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct Descriptor {
   std::string media_type, digest;
@@ -64,4 +64,4 @@ absl::StatusOr<ResolvedManifest> ResolveManifest(const Manifest& top,
                                                  const FetchDocument& fetch,
                                                  const std::string& what);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -8,7 +8,7 @@
 #include "orchestrator/base/status.h"
 #include "sandbox/image/digest.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kMaxTag = 128, kMaxName = 255;
@@ -119,4 +119,4 @@ std::string NameOfFile(const std::string& path) {
   return clean.empty() ? "image" : clean;
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

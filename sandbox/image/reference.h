@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct Reference {
   std::string host;    // "docker.io" where none is written
@@ -26,4 +26,4 @@ std::string LocalName(const std::string& text);
 // A name made of a file's: lower case, other characters as '-', without its suffixes.
 std::string NameOfFile(const std::string& path);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -21,7 +21,7 @@
 #include "sandbox/image/json.h"
 #include "sandbox/image/manifest.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 using hub::HttpRequest;
@@ -355,4 +355,4 @@ absl::StatusOr<NewImage> OpenRegistryImage(const StoreFiles& files, const Refere
   return image;
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -12,7 +12,7 @@
 #include "sandbox/image/reference.h"
 #include "sandbox/image/store_files.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 // What the image is; its layers are fetched when Install() opens them, into the store's blobs, and
 // deleted once unpacked.
@@ -33,4 +33,4 @@ struct Challenge {
 };
 Challenge ParseChallenge(const std::string& header);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -11,7 +11,7 @@
 #include "orchestrator/base/status.h"
 #include "sandbox/image/view.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 // Where every sandbox mounts something of its own.
@@ -116,4 +116,4 @@ absl::Status SettleLayer(int root, const std::vector<std::string>& below, const 
   return absl::OkStatus();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

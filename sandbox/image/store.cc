@@ -20,7 +20,7 @@
 #include "sandbox/image/registry.h"
 #include "sandbox/image/store_files.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kFewestIdDigits = 6;
@@ -193,6 +193,11 @@ PreparedImage Prepare(const StoreFiles& files, const ImageRecord& record) {
 }
 
 }  // namespace
+}  // namespace orrery::sandbox::image
+
+namespace orrery::sandbox {
+
+using namespace image;  // NOLINT: this file is the door between the two
 
 ImageStore::Lease::Lease(Lease&& other) noexcept
     : image_(std::move(other.image_)), fd_(std::exchange(other.fd_, -1)) {}

@@ -13,7 +13,7 @@
 #include "sandbox/image/digest.h"
 #include "sandbox/image/json.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr std::string_view kJson = ".json";
@@ -242,4 +242,4 @@ std::string WriteLayerJson(const LayerRecord& record) {
   return Finish(&json, buffer);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

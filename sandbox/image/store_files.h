@@ -16,7 +16,7 @@
 #include "sandbox/image/image.h"
 #include "sandbox/image/tree.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class StoreFiles {
  public:
@@ -86,4 +86,4 @@ struct LayerRecord {
 absl::StatusOr<LayerRecord> ReadLayer(const StoreFiles& files, const std::string& chain);
 std::string WriteLayerJson(const LayerRecord& record);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -9,7 +9,7 @@
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr size_t kMaxPieces = 16;  // of 1 MiB
@@ -147,4 +147,4 @@ absl::Status TarStream::Drain() {
 std::string TarStream::StreamDigest() { return std::string(kDigestPrefix) + stream_hash_.Hex(); }
 std::string TarStream::BlobDigest() { return std::string(kDigestPrefix) + blob_hash_.Hex(); }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

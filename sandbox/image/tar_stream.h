@@ -19,7 +19,7 @@
 struct archive;
 struct archive_entry;
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class TarStream {
  public:
@@ -67,4 +67,4 @@ class TarStream {
   std::thread thread_;  // last: it uses the rest
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -16,7 +16,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 struct CloseDir {
@@ -196,4 +196,4 @@ std::string JoinPath(const std::vector<std::string>& components, size_t count) {
   return path;
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 // Owns a descriptor.
 class Fd {
@@ -67,4 +67,4 @@ absl::StatusOr<std::vector<std::string>> SplitPath(std::string_view path);
 // "a/b/c".
 std::string JoinPath(const std::vector<std::string>& components, size_t count);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -12,7 +12,7 @@
 #include "orchestrator/base/status.h"
 #include "sandbox/image/content_hash.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 std::string Escape(std::string_view text) {
@@ -130,4 +130,4 @@ absl::StatusOr<TreeIndex> IndexTree(int root, const FileHashes* known) {
   return Indexer(root, known).Run();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

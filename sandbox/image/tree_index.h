@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/tree_writer.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct TreeIndex {
   std::string text;
@@ -21,4 +21,4 @@ struct TreeIndex {
 // `known`: hashes of files by inode, or null to read every file.
 absl::StatusOr<TreeIndex> IndexTree(int root, const FileHashes* known);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -14,7 +14,7 @@
 #include "orchestrator/base/status.h"
 #include "sandbox/image/content_hash.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr int64_t kMaxWaitingBytes = 64 << 20;
@@ -383,4 +383,4 @@ absl::StatusOr<TreeFacts> TreeWriter::Finish() {
   return std::move(facts_);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

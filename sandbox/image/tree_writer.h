@@ -22,7 +22,7 @@
 #include "sandbox/image/tree.h"
 #include "sandbox/image/workers.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct Attributes {
   mode_t mode = 0;  // without the type
@@ -102,4 +102,4 @@ class TreeWriter {
   Workers workers_;  // last: its threads use the rest
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

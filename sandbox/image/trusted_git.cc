@@ -20,7 +20,7 @@
 #include "orchestrator/base/utf8.h"
 #include "sandbox/image/tree.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -212,4 +212,4 @@ absl::StatusOr<std::string> TrustedGit::Run(const GitCommand& command) const {
                                             : ShortenUtf8(exchange.error_text, kShownErrorBytes));
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

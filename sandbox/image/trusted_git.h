@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct GitCommand {
   std::vector<std::string> arguments;  // behind "git"
@@ -33,4 +33,4 @@ class TrustedGit {
   std::string folder_;
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -14,7 +14,7 @@
 #include "orchestrator/base/utf8.h"
 #include "sandbox/image/tar_stream.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr int64_t kSmallFile = 1 << 20;
@@ -251,4 +251,4 @@ absl::StatusOr<LayerFacts> UnpackLayer(ByteSource source, int root, const Unpack
   return Unpacker(std::move(source), root, options).Run();
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -16,7 +16,7 @@
 #include "sandbox/image/image.h"
 #include "sandbox/image/tree_writer.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 struct UnpackOptions {
   UnpackLimits limits;
@@ -38,4 +38,4 @@ struct LayerFacts {
 // `root` is an empty folder.
 absl::StatusOr<LayerFacts> UnpackLayer(ByteSource source, int root, const UnpackOptions& options);
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -10,7 +10,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 namespace {
 
 constexpr int kMaxLinks = 40;
@@ -144,4 +144,4 @@ absl::StatusOr<std::string> LayerView::Read(const Components& path, int64_t max_
   return ReadFile(found->host_path);
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

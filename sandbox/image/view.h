@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "sandbox/image/tree_writer.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class LayerView {
  public:
@@ -39,4 +39,4 @@ class LayerView {
   std::vector<std::string> layers_;
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -1,6 +1,6 @@
 #include "sandbox/image/workers.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 Workers::Workers(int threads, int64_t max_bytes) : max_bytes_(max_bytes) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
@@ -55,4 +55,4 @@ void Workers::Run() {
   }
 }
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 
-namespace orrery::sandbox {
+namespace orrery::sandbox::image {
 
 class Workers {
  public:
@@ -47,4 +47,4 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace orrery::sandbox
+}  // namespace orrery::sandbox::image
