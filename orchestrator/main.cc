@@ -7,6 +7,7 @@
 
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/commands.h"
+#include "orchestrator/commands/sandbox_images.h"
 
 namespace orrery {
 namespace {
@@ -146,6 +147,12 @@ void AddTools(CLI::App& app, CommandLine& line) {
   Add(app, line, "doctor", "what this machine has", [] { return Done(commands::Doctor()); });
 }
 
+void AddSandbox(CLI::App& app, CommandLine& line) {
+  CLI::App* sandbox = app.add_subcommand("sandbox", "isolated places for programs of a model");
+  sandbox->require_subcommand(1);
+  commands::AddSandboxImageCommands(sandbox, &line.chosen);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Orrery trains language models with reinforcement learning."};
   app.require_subcommand(1);
@@ -154,6 +161,7 @@ int Main(int argc, char** argv) {
   AddTraining(app, line);
   AddReading(app, line);
   AddTools(app, line);
+  AddSandbox(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
