@@ -83,14 +83,17 @@ class DeviceMatrix {
   }
   void Upload(const std::vector<float>& values) {
     CHECK_EQ(static_cast<int64_t>(values.size()), rows_ * cols_);
-    std::vector<uint8_t> raw = bytes_.Download();
-    for (int64_t i = 0; i < rows_ * cols_; ++i) {
-      uint8_t* to = raw.data() + ByteOf(i / cols_, i % cols_);
+    std::vector<uint8_t> raw(static_cast<size_t>(bytes_.size()), 0xff);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const float* from = values.data() + r * cols_;
+      uint8_t* to = raw.data() + (offset_ + r * stride_) * SizeOf(dtype_);
       if (dtype_ == DType::kFloat32) {
-        std::memcpy(to, &values[i], 4);
-      } else {
-        const uint16_t half = ToBFloat16(values[i]);
-        std::memcpy(to, &half, 2);
+        std::memcpy(to, from, cols_ * sizeof(float));
+        continue;
+      }
+      for (int64_t i = 0; i < cols_; ++i) {
+        const uint16_t half = ToBFloat16(from[i]);
+        std::memcpy(to + 2 * i, &half, 2);
       }
     }
     bytes_.Upload(raw);
@@ -98,14 +101,17 @@ class DeviceMatrix {
   std::vector<float> Download() const {
     const std::vector<uint8_t> raw = bytes_.Download();
     std::vector<float> values(static_cast<size_t>(rows_ * cols_));
-    for (int64_t i = 0; i < rows_ * cols_; ++i) {
-      const uint8_t* from = raw.data() + ByteOf(i / cols_, i % cols_);
+    for (int64_t r = 0; r < rows_; ++r) {
+      const uint8_t* from = raw.data() + (offset_ + r * stride_) * SizeOf(dtype_);
+      float* to = values.data() + r * cols_;
       if (dtype_ == DType::kFloat32) {
-        std::memcpy(&values[i], from, 4);
-      } else {
+        std::memcpy(to, from, cols_ * sizeof(float));
+        continue;
+      }
+      for (int64_t i = 0; i < cols_; ++i) {
         uint16_t half;
-        std::memcpy(&half, from, 2);
-        values[i] = FromBFloat16(half);
+        std::memcpy(&half, from + 2 * i, 2);
+        to[i] = FromBFloat16(half);
       }
     }
     return values;
@@ -122,9 +128,6 @@ class DeviceMatrix {
   int64_t cols() const { return cols_; }
 
  private:
-  int64_t ByteOf(int64_t row, int64_t col) const {
-    return (offset_ + row * stride_ + col) * SizeOf(dtype_);
-  }
   DType dtype_;
   int64_t rows_, cols_, stride_, offset_;
   DeviceArray<uint8_t> bytes_;
