@@ -2,7 +2,8 @@
 # sandbox/host/helper_program.cc takes into the library as bytes. It runs before anything of a
 # sandbox is set up, so it has no sanitizer, no exceptions and no library but the C and C++ ones.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sandbox/protocol/*.cc
-     ${CMAKE_SOURCE_DIR}/sandbox/launcher/*.cc ${CMAKE_SOURCE_DIR}/sandbox/init/*.cc)
+     ${CMAKE_SOURCE_DIR}/sandbox/launcher/*.cc ${CMAKE_SOURCE_DIR}/sandbox/init/*.cc
+     ${CMAKE_SOURCE_DIR}/sandbox/probe/*.cc)
 add_executable(orrery_sandbox_helper ${sources})
 target_include_directories(orrery_sandbox_helper PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_options(orrery_sandbox_helper PRIVATE ${ORRERY_WARNINGS} -Os -fno-exceptions -fno-rtti

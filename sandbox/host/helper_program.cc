@@ -48,6 +48,11 @@ bool WriteAll(int fd, const char* data, size_t size) {
 
 }  // namespace
 
+std::string_view HelperProgramBytes() {
+  return {orrery_sandbox_helper_begin,
+          static_cast<size_t>(orrery_sandbox_helper_end - orrery_sandbox_helper_begin)};
+}
+
 absl::StatusOr<Descriptor> MakeHelperProgram() {
   Descriptor program = MakeMemfd();
   const auto size = static_cast<size_t>(orrery_sandbox_helper_end - orrery_sandbox_helper_begin);

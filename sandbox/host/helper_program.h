@@ -2,6 +2,8 @@
 // names and nobody can change.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/statusor.h"
 #include "sandbox/protocol/descriptor.h"
 
@@ -9,5 +11,8 @@ namespace orrery::sandbox {
 
 // A sealed memfd with the program.
 absl::StatusOr<Descriptor> MakeHelperProgram();
+
+// Its bytes: also the probe (probe/probe.h).
+std::string_view HelperProgramBytes();
 
 }  // namespace orrery::sandbox

@@ -116,9 +116,14 @@ Error Launcher::Clone(const EnterArguments& arguments, int cgroup, Descriptor& p
   args.pidfd = reinterpret_cast<uint64_t>(&fd);
   args.exit_signal = SIGCHLD;
   args.cgroup = static_cast<uint64_t>(cgroup);
+  // The user namespace belongs to the sandbox's own root, for the kernel counts inotify instances
+  // and their like once more for the owner of the namespace: root's would run out.
+  if (::seteuid(arguments.request->id_base) != 0) return LastError("seteuid");
   pid = static_cast<pid_t>(system::Clone3(args));
   if (pid == 0) EnterSandbox(arguments);
-  if (pid < 0) return LastError("clone3 of a sandbox");
+  const Error error = pid < 0 ? LastError("clone3 of a sandbox") : Error{};
+  if (::seteuid(0) != 0) return LastError("seteuid");
+  if (error) return error;
   pidfd.Reset(fd);
   return {};
 }

@@ -1,0 +1,45 @@
+// What a hostile program tries, seen to fail.
+#include "sandbox/check/check.h"
+
+#include <set>
+
+#include "tests/sandbox/host/testing.h"
+
+namespace orrery::sandbox {
+namespace {
+
+class CheckTest : public HostTest {
+ protected:
+  void ExpectHeld(const absl::StatusOr<std::vector<CheckRow>>& rows, size_t at_least) {
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    EXPECT_GE(rows->size(), at_least);
+    for (const CheckRow& row : *rows) EXPECT_TRUE(row.held) << row.name << ": " << row.detail;
+  }
+  std::string Empty() {
+    const std::string folder = work_.path() + "/empty";
+    std::filesystem::create_directories(folder);
+    return folder;
+  }
+};
+
+TEST_F(CheckTest, EscapesFail) {
+  const auto rows = CheckEscapes(host_.get(), ProbeOptions(Empty()));
+  ExpectHeld(rows, 75);
+  std::set<std::string> names;
+  for (const CheckRow& row : *rows) names.insert(row.name);
+  for (const char* name : {"core_pattern", "vsock", "host's abstract socket", "init's memory",
+                           "userfaultfd", "inherited descriptors", "kill init"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+}
+
+TEST_F(CheckTest, LoadsAreContained) {
+  ExpectHeld(CheckLoads(host_.get(), ProbeOptions(Empty())), 10);
+}
+
+TEST_F(CheckTest, FilesAreNoWayOut) {
+  ExpectHeld(CheckFiles(host_.get(), ProbeOptions(Empty())), 3);
+}
+
+}  // namespace
+}  // namespace orrery::sandbox
