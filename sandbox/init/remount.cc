@@ -11,29 +11,32 @@
 namespace orrery::sandbox {
 namespace {
 
-Error CarryOver(int old_root, int new_root, const char* path) {
-  Descriptor tree(system::OpenTree(
-      old_root, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | 0x8000 /* AT_RECURSIVE */));
-  if (!tree.valid()) return LastError(std::string("taking /") + path + " along");
-  Descriptor target;
-  ORRERY_TRY(OpenTarget(new_root, path, target));
-  return Attach(tree.get(), target.get(), path);
+constexpr unsigned kRecursive = 0x8000;  // AT_RECURSIVE
+constexpr const char* kFolders[] = {"proc", "sys", "dev"};
+
+Error CopyTree(int root, const char* path, Descriptor& tree) {
+  tree.Reset(system::OpenTree(root, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | kRecursive));
+  return tree.valid() ? Error{} : LastError(std::string("taking /") + path + " along");
 }
 
 }  // namespace
 
 Error MoveToNewRoot(int root) {
   Descriptor old_root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  // The place must exist in any image: /dev is a mount of ours. What is mounted there is reached
-  // through its descriptor.
+  // Copied before the new root hangs somewhere among them.
+  Descriptor trees[3];
+  for (int i = 0; i < 3; ++i) ORRERY_TRY(CopyTree(old_root.get(), kFolders[i], trees[i]));
+  // A place that is there in any image: /proc is a mount of ours.
   Descriptor place;
-  ORRERY_TRY(OpenTarget(old_root.get(), "dev/mqueue", place));
-  ORRERY_TRY(Attach(root, place.get(), "/dev/mqueue"));
-  Descriptor top(::open("/dev/mqueue", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  ORRERY_TRY(OpenTarget(old_root.get(), "proc", place));
+  ORRERY_TRY(Attach(root, place.get(), "/proc"));
+  Descriptor top(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!top.valid()) return LastError("opening the new root");
-  // The copies are made of the old tree, in which the new root itself hangs below /dev: it goes
-  // first.
-  for (const char* path : {"proc", "sys"}) ORRERY_TRY(CarryOver(old_root.get(), top.get(), path));
+  for (int i = 0; i < 3; ++i) {
+    Descriptor target;
+    ORRERY_TRY(OpenTarget(top.get(), kFolders[i], target));
+    ORRERY_TRY(Attach(trees[i].get(), target.get(), kFolders[i]));
+  }
   return PivotTo(top.get());
 }
 
