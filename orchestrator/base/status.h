@@ -18,10 +18,13 @@
 #define ORRERY_CONCAT_INNER(a, b) a##b
 #define ORRERY_CONCAT(a, b) ORRERY_CONCAT_INNER(a, b)
 
-// RETURN_IF_ERROR(DoIt()); returns the status of DoIt() to the caller unless it is OK.
-#define RETURN_IF_ERROR(expression)                                         \
-  do {                                                                      \
-    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
+// RETURN_IF_ERROR(DoIt()); returns the status of DoIt() to the caller unless it is OK. Its variable
+// has a name that no expression has: with `status_` a member of that name would be read before it
+// began.
+#define RETURN_IF_ERROR(expression)                                           \
+  do {                                                                        \
+    if (absl::Status status_to_return = (expression); !status_to_return.ok()) \
+      return status_to_return;                                                \
   } while (false)
 
 // ASSIGN_OR_RETURN(auto value, Compute()); assigns the value, or returns the error to the caller.

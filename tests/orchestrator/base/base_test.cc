@@ -8,6 +8,7 @@
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/hash.h"
+#include "orchestrator/base/status.h"
 
 namespace orrery {
 namespace {
@@ -67,6 +68,22 @@ TEST(HashTest, StreamIsUniformBelowItsBound) {
 
 TEST(CheckDeathTest, NamesThePlaceAndTheValues) {
   EXPECT_DEATH(CHECK_EQ(1, 2) << "because", "base_test.cc.*CHECK failed.*1 against 2.*because");
+}
+
+// A member of any likely name goes into the macros as it is.
+struct Holder {
+  absl::Status status_, status;
+  absl::Status First() const {
+    RETURN_IF_ERROR(status_);
+    RETURN_IF_ERROR(status);
+    return absl::OkStatus();
+  }
+};
+
+TEST(StatusTest, ReturnIfErrorTakesMembers) {
+  EXPECT_TRUE(Holder{}.First().ok());
+  EXPECT_EQ((Holder{InvalidInput("a"), InvalidInput("b")}.First().message()), "a");
+  EXPECT_EQ((Holder{absl::OkStatus(), InvalidInput("b")}.First().message()), "b");
 }
 
 }  // namespace
