@@ -93,9 +93,10 @@ Value InferenceOps::RoutedExperts(const Value& x, int64_t layer, const Batch& ba
   kernels::Linear(x.view, weights_.Packed(p.router), nullptr, kernels::Rounding::kNone,
                   logits.view);
   const int64_t slots = x.view.rows * shape.top_k;
-  const std::span<const int32_t> replay = batch.replay_experts.empty()
-                                              ? batch.replay_experts
-                                              : batch.replay_experts.subspan(layer * slots, slots);
+  const std::span<const int32_t> replay =
+      batch.replay_experts.empty()
+          ? batch.replay_experts
+          : batch.replay_experts.subspan(spec_.moe_index(layer) * slots, slots);
   kernels::RouteTopK(logits.view, shape, replay, &routing_);
   routed_experts_.insert(routed_experts_.end(), routing_.experts.begin(), routing_.experts.end());
   const Value out = Buffer(kMlp, x.view.rows, x.view.cols);

@@ -200,9 +200,10 @@ Value TrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& bat
   const TensorView logits = arena_->Allocate(x.view.rows, shape.num_experts);
   kernels::Linear(x.view, weights_.Packed(p.router), nullptr, kernels::Rounding::kNone, logits);
   const int64_t slots = x.view.rows * shape.top_k;
-  const std::span<const int32_t> replay = batch.replay_experts.empty()
-                                              ? batch.replay_experts
-                                              : batch.replay_experts.subspan(layer * slots, slots);
+  const std::span<const int32_t> replay =
+      batch.replay_experts.empty()
+          ? batch.replay_experts
+          : batch.replay_experts.subspan(spec_.moe_index(layer) * slots, slots);
   const auto routing = std::make_shared<kernels::Routing>();
   const auto state = std::make_shared<kernels::ExpertsState>();
   kernels::RouteTopK(logits, shape, replay, routing.get());

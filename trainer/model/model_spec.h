@@ -2,6 +2,7 @@
 // A value that is not supported is an error naming its key, never ignored.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -41,6 +42,10 @@ struct ModelSpec {
   int32_t bos_token_id = -1;
 
   bool moe(int64_t layer) const { return is_moe_layer[layer] != 0; }
+  // Which of the layers with experts `layer` is: its place in recorded routing.
+  int64_t moe_index(int64_t layer) const {
+    return std::count(is_moe_layer.begin(), is_moe_layer.begin() + layer, uint8_t{1});
+  }
   bool has_moe() const { return num_experts > 0; }
   float attention_scale() const;
   kernels::ExpertsShape experts_shape() const {

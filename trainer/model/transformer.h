@@ -25,7 +25,7 @@ struct Batch {
   std::span<const kernels::SequenceSpan> sequences;  // rows of all sequences, in order
   // Done in every layer after keys and values were written, before attention.
   std::span<const kernels::KvCopy> copies;
-  // Routing replay: [layers, T, top_k] expert ids, or empty.
+  // Routing replay: [layers with experts, T, top_k] expert ids, or empty.
   std::span<const int32_t> replay_experts;
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
