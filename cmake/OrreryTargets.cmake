@@ -65,5 +65,5 @@ function(orrery_binary)
   target_compile_options(orrery PRIVATE ${ORRERY_WARNINGS})
   target_link_libraries(orrery PRIVATE orrery::trainer orrery::rollout orrery::rollout_episodes orrery::rewards
     orrery::sandbox orrery::sandbox_image orrery::orchestrator_loop orrery::orchestrator_run orrery::orchestrator_data
-    orrery::orchestrator_hub cli11)
+    orrery::orchestrator_hub orrery::orchestrator_doctor cli11)
 endfunction()

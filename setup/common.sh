@@ -47,7 +47,12 @@ need_space() {
   fi
 }
 
-package_names() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$@"; }
+# Names of package lists. "NAME [debian]" is for that distribution alone.
+package_names() {
+  local id
+  id=$(. /etc/os-release 2>/dev/null && echo "${ID-}")
+  sed -e 's/#.*//' "$@" | awk -v only="[$id]" 'NF == 1 || (NF == 2 && $2 == only) { print $1 }'
+}
 
 # Prints the packages of the given lists that are not installed.
 missing_packages() {

@@ -1,11 +1,10 @@
-// The commands that read and print: config, eval, plot, inspect, score, tokenize, import, doctor.
+// The commands that read and print: config, eval, plot, inspect, score, tokenize, import.
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 
 #include "configs/yaml.h"
-#include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
@@ -206,12 +205,6 @@ absl::Status Import(const std::string& file, const std::string& folder, const st
       "{}: import reads .gguf files and llama2.c .bin files; Hugging Face folders need "
       "no import",
       file);
-}
-
-absl::Status Doctor() {
-  std::printf("threads    %d\n", kernels::NumThreads());
-  std::printf("cuda       not built in: CPU kernels only\n");
-  return absl::OkStatus();
 }
 
 }  // namespace orrery::commands

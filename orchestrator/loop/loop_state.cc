@@ -16,9 +16,10 @@ absl::Status SaveLoopState(const LoopState& state, const std::string& folder) {
   return WriteFileAtomically(
       folder + kFile,
       fmt::format("{{\"step\": {}, \"data_position\": {}, \"next_episode_id\": {}, "
-                  "\"next_group_id\": {}, \"data_fingerprint\": \"{}\", \"threads\": {}}}\n",
+                  "\"next_group_id\": {}, \"data_fingerprint\": \"{}\", \"threads\": {}, "
+                  "\"simd\": \"{}\"}}\n",
                   state.step, state.data_position, state.next_episode_id, state.next_group_id,
-                  state.data_fingerprint, state.threads));
+                  state.data_fingerprint, state.threads, state.simd));
 }
 
 absl::StatusOr<LoopState> LoadLoopState(const std::string& folder) {
@@ -48,8 +49,28 @@ absl::StatusOr<LoopState> LoadLoopState(const std::string& folder) {
   } else {
     state.data_fingerprint = fingerprint->value.GetString();
   }
+  const auto simd = json.FindMember("simd");
+  if (simd != json.MemberEnd() && simd->value.IsString()) state.simd = simd->value.GetString();
   RETURN_IF_ERROR(status);
   return state;
+}
+
+std::string MachineNote(const LoopState& then, const LoopState& now) {
+  std::string note;
+  if (then.threads != now.threads) {
+    note = fmt::format(
+        "the run goes on with {} threads, its checkpoint was written with {}: the same results, at "
+        "another speed",
+        now.threads, then.threads);
+  }
+  if (!then.simd.empty() && then.simd != now.simd) {
+    if (!note.empty()) note += "\n";
+    note += fmt::format(
+        "the run goes on with {} kernels, its checkpoint was written with {}: the last bits of the "
+        "curve may differ from an uninterrupted run's",
+        now.simd, then.simd);
+  }
+  return note;
 }
 
 }  // namespace orrery

@@ -16,10 +16,16 @@ struct LoopState {
   uint64_t next_episode_id = 0;
   uint64_t next_group_id = 0;
   std::string data_fingerprint;
-  int64_t threads = 0;  // recorded: a resumed run is bitwise the same on the same machine
+  // What it ran on: a resumed run is bitwise the same on the same kind of machine.
+  int64_t threads = 0;
+  std::string simd;  // instruction set of the kernels; empty: not recorded
 
   bool operator==(const LoopState&) const = default;
 };
+
+// What a run that began on `then` should tell its user when it goes on on `now`; empty where the
+// machines are alike.
+std::string MachineNote(const LoopState& then, const LoopState& now);
 
 // loop.json in a checkpoint's folder.
 absl::Status SaveLoopState(const LoopState& state, const std::string& folder);

@@ -29,7 +29,7 @@ class LoopStateTest : public ::testing::Test {
 };
 
 TEST_F(LoopStateTest, ComesBackAsItWas) {
-  const LoopState state{17, 544, 4352, 544, "story_math:0123abcd", 2};
+  const LoopState state{17, 544, 4352, 544, "story_math:0123abcd", 2, "AVX2"};
   ASSERT_TRUE(SaveLoopState(state, folder_).ok());
   const absl::StatusOr<LoopState> loaded = LoadLoopState(folder_);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -38,7 +38,7 @@ TEST_F(LoopStateTest, ComesBackAsItWas) {
 
 TEST_F(LoopStateTest, WhatIsDamagedIsAnErrorThatNamesTheFile) {
   EXPECT_FALSE(LoadLoopState(folder_).ok());
-  ASSERT_TRUE(SaveLoopState({17, 544, 4352, 544, "x", 2}, folder_).ok());
+  ASSERT_TRUE(SaveLoopState({17, 544, 4352, 544, "x", 2, "SSE4"}, folder_).ok());
   std::ifstream file(folder_ + "/loop.json");
   const std::string good{std::istreambuf_iterator<char>(file), {}};
   for (size_t length = 0; length + 2 < good.size(); ++length) {
@@ -50,6 +50,23 @@ TEST_F(LoopStateTest, WhatIsDamagedIsAnErrorThatNamesTheFile) {
        {"[]", "null", "{\"step\": -1}", "{\"step\": \"1\"}", "{\"step\": 1.5}"}) {
     EXPECT_FALSE(LoadText(text).ok()) << text;
   }
+}
+
+TEST(MachineNote, SaysWhatDiffersAndWhetherItMatters) {
+  LoopState then;
+  then.threads = 4;
+  then.simd = "AVX3";
+  LoopState now = then;
+  EXPECT_EQ(MachineNote(then, now), "");
+  now.threads = 2;
+  EXPECT_THAT(MachineNote(then, now), HasSubstr("2 threads"));
+  EXPECT_THAT(MachineNote(then, now), HasSubstr("with 4: the same results"));
+  now.simd = "AVX2";
+  EXPECT_THAT(MachineNote(then, now),
+              HasSubstr("AVX2 kernels, its checkpoint was written with AVX3"));
+  then.simd.clear();  // an older checkpoint does not know
+  now.threads = 4;
+  EXPECT_EQ(MachineNote(then, now), "");
 }
 
 }  // namespace
