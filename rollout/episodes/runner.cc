@@ -99,6 +99,11 @@ bool Runner::Continue(Conversation* conversation, const std::string& text) {
     End(conversation, EpisodeStatus::kFailed, StatusText(delta.status()));
     return true;
   }
+  const size_t length = conversation->ids.size() + delta->size();
+  if (options_.max_positions > 0 && length >= static_cast<size_t>(options_.max_positions)) {
+    episode.samples[0].finish_reason = FinishReason::kLength;
+    return false;
+  }
   for (Message& message : *reply) conversation->messages.push_back(std::move(message));
   conversation->ids.insert(conversation->ids.end(), delta->begin(), delta->end());
   episode.samples[0].segments.push_back({Author::kTool, *std::move(delta), {}, {}});

@@ -20,8 +20,9 @@ namespace orrery::rollout {
 
 struct RunnerOptions {
   SamplingOptions sampling;
-  int64_t max_turns = 1;     // policy turns of an episode
-  bool share_prompt = true;  // false: every episode computes its prompt by itself
+  int64_t max_turns = 1;      // policy turns of an episode
+  int64_t max_positions = 0;  // the model's context: a conversation that fills it ends truncated
+  bool share_prompt = true;   // false: every episode computes its prompt by itself
 };
 
 class Runner : public EpisodeRunner {
