@@ -49,9 +49,11 @@ class Canvas {
   void Line(double x0, double y0, double x1, double y1, int owner) {
     const double width = columns_ * across_ - 1;
     const double height = rows_ * down_ - 1;
-    const double steps = std::max({1.0, std::abs(x1 - x0) * width, std::abs(y1 - y0) * height});
+    // Rounded up, so that neighbouring dots touch.
+    const double steps =
+        std::ceil(std::max({1.0, std::abs(x1 - x0) * width, std::abs(y1 - y0) * height}));
     for (int i = 0; i <= static_cast<int>(steps); ++i) {
-      const double t = i / std::floor(steps);
+      const double t = i / steps;
       Dot(static_cast<int>(std::lround((x0 + t * (x1 - x0)) * width)),
           static_cast<int>(std::lround((1 - y0 - t * (y1 - y0)) * height)), owner);
     }

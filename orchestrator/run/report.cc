@@ -76,7 +76,9 @@ Summary Summarize(const std::vector<StepMetrics>& steps) {
 
 std::string SummaryJson(const std::vector<StepMetrics>& steps) {
   const Summary summary = Summarize(steps);
-  std::string out = fmt::format("\"summary\":{{\"steps\":{}", steps.size());
+  // Not the number of lines: an evaluation before the first step has one too.
+  const int64_t done = steps.empty() ? 0 : steps.back().step();
+  std::string out = fmt::format("\"summary\":{{\"steps\":{}", done);
   for (const auto& [name, value] : {std::pair{"first_reward", summary.first_reward},
                                     {"last_reward", summary.last_reward},
                                     {"best_reward", summary.best_reward},

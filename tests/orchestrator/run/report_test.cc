@@ -85,6 +85,18 @@ std::string DataOf(const std::string& page) {
   return page.substr(begin, page.find("</script>", begin) - begin);
 }
 
+TEST(Report, CountsStepsNotLines) {
+  const TempFolder folder;
+  MakeRun(folder / "one", 5, 1);
+  const std::string lines = folder / "one/metrics.jsonl";
+  const std::string before = Get(lines);
+  Put(lines, "{\"step\":0,\"eval/test/accuracy\":0.25}\n" + before);
+  ASSERT_OK_AND_ASSIGN(const std::string page, MakeReport({folder / "one"}));
+  ASSERT_OK_AND_ASSIGN(const rapidjson::Document data, ParseJsonLine(DataOf(page)));
+  EXPECT_EQ(data["runs"][0]["steps"].Size(), 6u);
+  EXPECT_STREQ(data["runs"][0]["summary"]["steps"].GetString(), "5");
+}
+
 TEST(Report, CarriesItsDataEscaped) {
   const TempFolder folder;
   MakeRun(folder / "one", 60, 1);
