@@ -138,10 +138,19 @@ void CheckSampling(const SamplingConfig& sampling, Problems& problems) {
 void CheckGroups(const Experiment& experiment, Problems& problems) {
   const AlgorithmConfig& algorithm = experiment.algorithm;
   const RolloutConfig& rollout = experiment.rollout;
-  if (rollout.samples_per_prompt < 2 && algorithm.name != "reinforce_plus_plus") {
+  const bool batch_baseline =
+      algorithm.name == "reinforce_plus_plus" && !algorithm.dynamic_sampling;
+  if (rollout.samples_per_prompt < 2 && !batch_baseline) {
     problems.Add("rollout.samples_per_prompt",
                  "{} is too few: {} compares the responses to one prompt; set 2 or more",
-                 rollout.samples_per_prompt, algorithm.name);
+                 rollout.samples_per_prompt,
+                 algorithm.dynamic_sampling ? "dynamic_sampling" : algorithm.name);
+  }
+  const bool has_std = algorithm.name == "grpo" || algorithm.name == "dapo" ||
+                       algorithm.name == "gspo" || algorithm.name == "cispo";
+  if (!algorithm.divide_by_std && !has_std) {
+    problems.Add("algorithm.divide_by_std", "false has no effect: {} does not divide; remove it",
+                 algorithm.name);
   }
   if (algorithm.dynamic_sampling && !algorithm.drop_zero_std_groups) {
     problems.Add("algorithm.dynamic_sampling",
@@ -155,6 +164,40 @@ void CheckGroups(const Experiment& experiment, Problems& problems) {
   }
 }
 
+// Settings of a correction that the chosen kind does not read.
+void CheckCorrection(const AlgorithmConfig& a, Problems& problems) {
+  const AlgorithmConfig unset;
+  const auto unused = [&](const char* key, bool is_set, const char* fix) {
+    if (is_set) problems.Add(std::string("algorithm.") + key, "has no effect here; {}", fix);
+  };
+  if (a.correction == "none") {
+    constexpr char kFix[] = "choose a correction: tis, icepop or mis";
+    unused("correction_low", a.correction_low != unset.correction_low, kFix);
+    unused("correction_high", a.correction_high != unset.correction_high, kFix);
+  } else if (a.correction_low >= a.correction_high) {
+    problems.Add("algorithm.correction_low", "{} should be less than correction_high {}",
+                 a.correction_low, a.correction_high);
+  }
+  if (a.correction != "mis") {
+    constexpr char kFix[] = "it belongs to correction: mis";
+    unused("correction_level", a.correction_level != unset.correction_level, kFix);
+    unused("correction_mode", a.correction_mode != unset.correction_mode, kFix);
+    unused("correction_reject", a.correction_reject != unset.correction_reject, kFix);
+    unused("correction_veto", a.correction_veto != 0, kFix);
+    unused("correction_normalize", a.correction_normalize, kFix);
+  }
+  if (a.correction_reject == "none") {
+    constexpr char kFix[] = "set algorithm.correction_reject: token, sequence or geometric";
+    unused("correction_reject_low", a.correction_reject_low != unset.correction_reject_low, kFix);
+    unused("correction_reject_high", a.correction_reject_high != unset.correction_reject_high,
+           kFix);
+  } else if (a.correction_reject_low >= a.correction_reject_high) {
+    problems.Add("algorithm.correction_reject_low",
+                 "{} should be less than correction_reject_high {}", a.correction_reject_low,
+                 a.correction_reject_high);
+  }
+}
+
 void CheckKl(const AlgorithmConfig& algorithm, Problems& problems) {
   if (algorithm.kl != "none" && algorithm.kl_coefficient == 0) {
     problems.Add("algorithm.kl", "'{}' has no effect with kl_coefficient 0; set a coefficient",
@@ -165,6 +208,11 @@ void CheckKl(const AlgorithmConfig& algorithm, Problems& problems) {
                  "{} has no effect with algorithm.kl: none; choose k1, k2, k3 or low_var_kl",
                  algorithm.kl_coefficient);
   }
+  if (algorithm.kl_unbiased && (algorithm.kl == "none" || algorithm.kl_in != "loss")) {
+    problems.Add("algorithm.kl_unbiased",
+                 "true has no effect without a divergence in the loss; choose algorithm.kl, with "
+                 "kl_in: loss");
+  }
 }
 
 void CheckLoss(const Experiment& experiment, Problems& problems) {
@@ -173,9 +221,14 @@ void CheckLoss(const Experiment& experiment, Problems& problems) {
     problems.Add("algorithm.dual_clip", "{} should be more than 1, or 0 for off",
                  algorithm.dual_clip);
   }
-  if (algorithm.correction != "none" && algorithm.correction_low >= algorithm.correction_high) {
-    problems.Add("algorithm.correction_low", "{} should be less than correction_high {}",
-                 algorithm.correction_low, algorithm.correction_high);
+  if (algorithm.dual_clip != 0 && algorithm.name == "cispo") {
+    problems.Add("algorithm.dual_clip", "{} has no effect with cispo; set 0", algorithm.dual_clip);
+  }
+  if (algorithm.horizon > 0 && algorithm.aggregation != "seq_mean_token_sum_norm" &&
+      !(algorithm.aggregation == "auto" && algorithm.name == "dr_grpo")) {
+    problems.Add("algorithm.horizon",
+                 "{} has no effect; it belongs to aggregation: seq_mean_token_sum_norm",
+                 algorithm.horizon);
   }
   if (algorithm.overlong_buffer > experiment.sampling.max_new_tokens) {
     problems.Add("algorithm.overlong_buffer",
@@ -233,6 +286,7 @@ absl::Status CheckForTraining(const Experiment& experiment) {
   CheckGroups(experiment, problems);
   CheckKl(experiment.algorithm, problems);
   CheckLoss(experiment, problems);
+  CheckCorrection(experiment.algorithm, problems);
   return problems.ToStatus();
 }
 

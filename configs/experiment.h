@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -101,22 +102,35 @@ struct RewardConfig {
 
 // algorithm: rewards to advantages to loss.
 struct AlgorithmConfig {
-  std::string name = "grpo";         // grpo, dr_grpo, dapo, gspo, rloo, reinforce_plus_plus, cispo
+  // grpo, dr_grpo, dapo, gspo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, cispo
+  std::string name = "grpo";
+  bool divide_by_std = true;         // grpo's advantages (dapo, gspo and cispo have them too)
+  bool whiten_advantages = false;    // over the batch, after the group
   std::string aggregation = "auto";  // auto (by name), token_mean, seq_mean_token_mean,
-                                     // seq_mean_token_sum, seq_mean_token_sum_norm
-  double clip_low = 0.2;
-  double clip_high = 0.28;
-  double dual_clip = 0;        // 0: off
-  std::string kl = "none";     // none, k1, k2, k3, low_var_kl
-  std::string kl_in = "loss";  // loss, reward
+                                     // seq_mean_token_sum, seq_mean_token_sum_norm, token_sum
+  int64_t horizon = 0;  // tokens that seq_mean_token_sum_norm divides by; 0: the longest episode
+  std::optional<double> clip_low, clip_high;  // none: auto, as the algorithm was published
+  double dual_clip = 0;                       // 0: off
+  std::string kl = "none";                    // none, k1, k2, k3, low_var_kl
+  std::string kl_in = "loss";                 // loss, reward
   double kl_coefficient = 0;
+  bool kl_unbiased = false;  // in loss: times new / old
   double entropy_coefficient = 0;
   std::string correction = "none";  // none, tis, icepop, mis
   double correction_low = 0;
   double correction_high = 2.0;
-  std::string truncated = "grade";   // grade, zero, mask
-  bool drop_zero_std_groups = true;  // groups without signal are not trained
-  bool dynamic_sampling = false;     // refill them with new prompts
+  // What follows belongs to mis.
+  std::string correction_level = "token";    // token, sequence, geometric
+  std::string correction_mode = "truncate";  // truncate, clip, mask
+  std::string correction_reject = "none";    // none, or the level: token, sequence, geometric
+  double correction_reject_low = 0.5;
+  double correction_reject_high = 2.0;
+  double correction_veto = 0;         // 0: off
+  bool correction_normalize = false;  // weights divided by their mean over the batch
+  double opsm_delta = 0;              // off-policy sequence masking; 0: off
+  std::string truncated = "grade";    // grade, zero, mask
+  bool drop_zero_std_groups = true;   // groups without signal are not trained
+  bool dynamic_sampling = false;      // refill them with new prompts
   int64_t max_refills = 10;
   int64_t overlong_buffer = 0;  // DAPO soft over-long penalty: tokens before the limit; 0: off
   double overlong_penalty = 1.0;
@@ -216,6 +230,16 @@ struct Experiment {
   }
 
   std::string RunDirectory() const { return run.directory + "/" + run.name; }
+  // Responses of an episode at most.
+  int64_t MaxTurns() const { return rollout.environment == "single_turn" ? 1 : rollout.max_turns; }
+  // Tokens that aggregation seq_mean_token_sum_norm divides an episode by.
+  int64_t Horizon() const {
+    return algorithm.horizon > 0 ? algorithm.horizon : MaxTurns() * sampling.max_new_tokens;
+  }
+  // The batch is the baseline of reinforce_plus_plus: a group of equal scores has signal too.
+  bool DropsZeroStdGroups() const {
+    return algorithm.drop_zero_std_groups && algorithm.name != "reinforce_plus_plus";
+  }
   int64_t EpisodesPerStep() const { return rollout.prompts_per_step * rollout.samples_per_prompt; }
   bool operator==(const Experiment&) const = default;
 };

@@ -203,27 +203,46 @@ void ForEach(RewardConfig& c, V& v) {
                 .OneOf({"gsm8k_strict", "gsm8k_flexible", "math", "math_miles", "math_slime",
                         "dapo", "format", "length", "regex", "exact", "program"}));
   v(c.weight, Field("weight", "factor of its score in the sum").In({-1e6, 1e6}));
-  v(c.parameters, Field("parameters", "what this grader needs, e.g. {pattern: ...} for regex"));
+  v(c.parameters, Field("parameters",
+                        "what this grader needs, e.g. {pattern: ...} for regex, {command: ...} "
+                        "for program (files it names are looked up beside this file)"));
 }
 
 template <typename V>
 void ForEach(AlgorithmConfig& c, V& v) {
-  v(c.name,
-    Field("name", "advantages and loss")
-        .OneOf({"grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus", "cispo"}));
+  v(c.name, Field("name", "advantages and loss")
+                .OneOf({"grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus",
+                        "reinforce_plus_plus_baseline", "cispo"}));
+  v(c.divide_by_std,
+    Field("divide_by_std", "grpo, dapo, gspo, cispo: advantages over the group's deviation"));
+  v(c.whiten_advantages, Field("whiten_advantages",
+                               "to mean 0 and deviation 1 over the batch's tokens, after the "
+                               "group; reinforce_plus_plus and its baseline form always are"));
   v(c.aggregation,
     Field("aggregation", "how token losses become one number; auto: as the algorithm says")
         .OneOf({"auto", "token_mean", "seq_mean_token_mean", "seq_mean_token_sum",
-                "seq_mean_token_sum_norm"}));
-  v(c.clip_low,
-    Field("clip_low", "the probability ratio is clipped below 1 - clip_low").In(kShare));
-  v(c.clip_high, Field("clip_high", "and above 1 + clip_high").In(kNotNegative));
+                "seq_mean_token_sum_norm", "token_sum"}));
+  v(c.horizon, Field("horizon",
+                     "what seq_mean_token_sum_norm divides an episode's sum by; 0: the tokens that "
+                     "the longest episode may have")
+                   .Unit("tokens")
+                   .In(kCount));
+  v(c.clip_low, Field("clip_low",
+                      "the probability ratio is clipped below 1 - clip_low; auto: as published, "
+                      "3e-4 for gspo, 1 (no bound) for cispo, 0.2 for the rest")
+                    .In(kShare));
+  v(c.clip_high,
+    Field("clip_high",
+          "and above 1 + clip_high; auto: 4e-4 for gspo, 0.28 for dapo and cispo, 0.2 for the rest")
+        .In(kNotNegative));
   v(c.dual_clip, Field("dual_clip", "bound of the loss where the advantage is negative; 0: off")
                      .In(kNotNegative));
   v(c.kl, Field("kl", "estimator of the divergence from the reference model, the start checkpoint")
               .OneOf({"none", "k1", "k2", "k3", "low_var_kl"}));
   v(c.kl_in, Field("kl_in", "where the divergence goes").OneOf({"loss", "reward"}));
   v(c.kl_coefficient, Field("kl_coefficient", "factor of the divergence").In(kNotNegative));
+  v(c.kl_unbiased,
+    Field("kl_unbiased", "in the loss: the estimate times new / old probability (DeepSeek-V3.2)"));
   v(c.entropy_coefficient,
     Field("entropy_coefficient", "factor of the entropy bonus").In(kNotNegative));
   v(c.correction, Field("correction", "for samplers that differ from the trainer")
@@ -231,12 +250,41 @@ void ForEach(AlgorithmConfig& c, V& v) {
   v(c.correction_low,
     Field("correction_low", "smallest trainer-to-sampler ratio").In(kNotNegative));
   v(c.correction_high, Field("correction_high", "largest trainer-to-sampler ratio").In(kPositive));
+  v(c.correction_level, Field("correction_level",
+                              "mis: whose ratio it is: a token's, the product "
+                              "or the geometric mean of the sequence's")
+                            .OneOf({"token", "sequence", "geometric"}));
+  v(c.correction_mode,
+    Field("correction_mode",
+          "mis: outside the bounds the weight is cut from above, cut on both sides, or the token "
+          "is left out")
+        .OneOf({"truncate", "clip", "mask"}));
+  v(c.correction_reject, Field("correction_reject",
+                               "mis: besides, leave out what is outside correction_reject_low and "
+                               "_high at this level")
+                             .OneOf({"none", "token", "sequence", "geometric"}));
+  v(c.correction_reject_low,
+    Field("correction_reject_low", "smallest ratio that is kept").In(kNotNegative));
+  v(c.correction_reject_high,
+    Field("correction_reject_high", "largest ratio that is kept").In(kPositive));
+  v(c.correction_veto, Field("correction_veto",
+                             "mis: one token with a smaller ratio leaves out "
+                             "its whole sequence, e.g. 1e-4; 0: off")
+                           .In(kShareBelowOne));
+  v(c.correction_normalize,
+    Field("correction_normalize", "mis: weights are divided by their mean over the batch"));
+  v(c.opsm_delta, Field("opsm_delta",
+                        "off-policy sequence masking: tokens of negative advantage are left out "
+                        "where the mean of old - new log-prob is above this, e.g. 1e-4; 0: off")
+                      .Unit("nats")
+                      .In(kNotNegative));
   v(c.truncated, Field("truncated",
                        "responses that the token limit ended: graded as they are, "
                        "scored 0, or not trained")
                      .OneOf({"grade", "zero", "mask"}));
-  v(c.drop_zero_std_groups,
-    Field("drop_zero_std_groups", "groups whose scores are all equal are not trained"));
+  v(c.drop_zero_std_groups, Field("drop_zero_std_groups",
+                                  "groups whose scores are all equal are not trained; "
+                                  "reinforce_plus_plus, whose baseline is the batch, trains them"));
   v(c.dynamic_sampling, Field("dynamic_sampling", "put new prompts in their place"));
   v(c.max_refills,
     Field("max_refills", "rounds of new prompts in one step").Unit("rounds").In({1, 10000}));
@@ -325,7 +373,9 @@ void ForEach(OutputConfig& c, V& v) {
   v(c.samples, Field("samples", "write samples/step-N.jsonl.zst"));
   v(c.tensorboard, Field("tensorboard", "write TensorBoard event files to tb/"));
   v(c.report, Field("report", "write report.html"));
-  v(c.trace, Field("trace", "write trace.json, a timeline in Chrome's format"));
+  v(c.trace, Field("trace",
+                   "write trace.json: when each step generated, graded, trained, synchronised "
+                   "and saved, for ui.perfetto.dev or chrome://tracing"));
 }
 
 template <typename V>

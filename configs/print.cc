@@ -53,6 +53,8 @@ std::string Value(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+std::string Value(const std::optional<double>& value) { return value ? Value(*value) : "auto"; }
+
 template <typename T>
 std::string Value(const std::vector<T>& list) {
   std::string text;
@@ -72,6 +74,7 @@ std::string TypeName(const std::string&) { return "text"; }
 std::string TypeName(bool) { return "true or false"; }
 std::string TypeName(int64_t) { return "whole number"; }
 std::string TypeName(double) { return "number"; }
+std::string TypeName(const std::optional<double>&) { return "number or auto"; }
 std::string TypeName(const std::vector<std::string>&) { return "list of texts"; }
 std::string TypeName(const std::vector<int64_t>&) { return "list of whole numbers"; }
 std::string TypeName(const std::map<std::string, std::string>&) { return "map of texts"; }

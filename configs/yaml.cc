@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "configs/checks.h"
 #include "configs/fields.h"
+#include "configs/paths.h"
 #include "configs/scalars.h"
 #include "configs/yaml_tree.h"
 #include "orchestrator/base/file.h"
@@ -70,6 +72,8 @@ class Reader {
   void Read(const YamlNode& node, const std::string& path, const Field& field, bool& value);
   void Read(const YamlNode& node, const std::string& path, const Field& field, int64_t& value);
   void Read(const YamlNode& node, const std::string& path, const Field& field, double& value);
+  void Read(const YamlNode& node, const std::string& path, const Field& field,
+            std::optional<double>& value);
   void Read(const YamlNode& node, const std::string& path, const Field& field,
             std::map<std::string, std::string>& map);
 
@@ -188,6 +192,16 @@ void Reader::Read(const YamlNode& node, const std::string& path, const Field& fi
   if (Take(ReadNumber(node), node, path, value)) CheckRange(node, path, field, value);
 }
 
+void Reader::Read(const YamlNode& node, const std::string& path, const Field& field,
+                  std::optional<double>& value) {
+  value.reset();
+  if (node.kind == YamlNode::Kind::kScalar && node.tag.empty() && node.text == "auto") return;
+  double number = 0;
+  if (!Take(ReadNumber(node), node, path, number)) return;
+  CheckRange(node, path, field, number);
+  value = number;
+}
+
 void Reader::Read(const YamlNode& node, const std::string& path, const Field&,
                   std::map<std::string, std::string>& map) {
   if (!IsMap(node, path)) return;
@@ -281,37 +295,6 @@ absl::StatusOr<YamlNode> ReadRoot(std::string_view text, const std::string& file
         root.place.Text(), root.Describe());
   }
   return root;
-}
-
-bool HasPath(const std::string& source) {
-  return !source.empty() && source != "story_math" && !source.starts_with("hf:");
-}
-
-std::string ResolvePath(const std::string& path, const std::filesystem::path& folder,
-                        bool from_file) {
-  std::error_code error;
-  if (!HasPath(path) || std::filesystem::path(path).is_absolute()) return path;
-  if (from_file && std::filesystem::exists(folder / path, error)) {
-    return std::filesystem::absolute(folder / path, error).lexically_normal().string();
-  }
-  if (std::filesystem::exists(path, error)) {
-    return std::filesystem::absolute(path, error).lexically_normal().string();
-  }
-  return path;
-}
-
-void ResolvePaths(const std::filesystem::path& folder, Experiment& experiment) {
-  const auto resolve = [&](const std::string& key, std::string& path) {
-    const auto place = experiment.places.by_key.find(key);
-    const bool from_file =
-        place != experiment.places.by_key.end() && !place->second.starts_with("--set ");
-    path = ResolvePath(path, folder, from_file);
-  };
-  resolve("model.path", experiment.model.path);
-  resolve("data.source", experiment.data.source);
-  for (size_t i = 0; i < experiment.evals.size(); ++i) {
-    resolve(fmt::format("evals.{}.data.source", i), experiment.evals[i].data.source);
-  }
 }
 
 }  // namespace

@@ -15,9 +15,9 @@
 namespace orrery::configs {
 
 // Reads `path` and applies overrides, each "a.b=c" with c in YAML. Relative paths in the file
-// (model.path, data.source, evals.N.data.source) that exist beside the file become absolute, else
-// those that exist below the working directory; paths of overrides belong to the working directory
-// alone. hf: names and paths that exist nowhere stay as they are.
+// (model.path, data.source, evals.N.data.source, files in a reward's command) that exist beside the
+// file become absolute, else those that exist below the working directory; paths of overrides
+// belong to the working directory alone. hf: names and paths that exist nowhere stay as they are.
 absl::StatusOr<Experiment> LoadExperiment(const std::string& path,
                                           std::span<const std::string> overrides = {});
 

@@ -41,7 +41,6 @@ struct Generation {
   std::vector<int32_t> token_ids;  // the stop token included where one was drawn
   std::vector<float> logprobs;
   std::vector<PolicyVersion> versions;
-  // [layers, tokens the model has seen, top_k] of a mixture-of-experts model when recorded.
   FinishReason finish_reason = FinishReason::kStop;
   std::string error;  // where kRejected
   double entropy_sum = 0;
@@ -120,6 +119,9 @@ class Trainer {
   // The batches of one rollout, one optimizer step each, in order. An error (a value that is not
   // finite: the sample is named) leaves weights and optimizer as they were before the failing step.
   virtual absl::StatusOr<TrainStats> Train(std::vector<TrainingBatch> batches) = 0;
+  // A rollout without anything to train: entropy and train-rollout difference of its tokens at the
+  // weights as they are, which stay as they are. Loss and gradient are those of nothing: 0.
+  virtual absl::StatusOr<TrainStats> Measure(const TrainingBatch& batch) = 0;
   // Fills reference_logprobs from the frozen reference weights.
   virtual absl::Status ScoreReference(TrainingBatch* batch) = 0;
   // Hugging Face weights, optimizer state and step count into (from) an existing folder.

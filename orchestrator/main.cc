@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
+#include <new>
 
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/commands.h"
@@ -172,7 +173,13 @@ int Main(int argc, char** argv) {
     }
     return app.exit(error) == 0 ? 0 : kUsageCode;
   }
-  return ExitCode(line.chosen());
+  try {
+    return ExitCode(line.chosen());
+  } catch (const std::bad_alloc&) {
+    return ExitCode(
+        Exhausted("the machine has no more memory for this; use a smaller model, "
+                  "rollout.max_running or trainer.micro_batch_tokens"));
+  }
 }
 
 }  // namespace

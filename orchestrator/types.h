@@ -154,6 +154,15 @@ struct TrainStats {
   double ppo_kl = 0;   // mean of old - new
   double pg_clipfrac = 0;
   double kl_loss = 0;
+  // Mean KL estimate from the reference over trained tokens, where there is a reference.
+  std::optional<double> reference_kl;
+  // Of a correction, where there is one, over trained tokens: the trainer-to-sampler ratio before
+  // it is bounded (mean, mean distance from 1), the shares outside the bounds and left out.
+  struct Correction {
+    double ratio = 1, ratio_abs_diff = 0, bounded = 0, rejected = 0;
+  };
+  std::optional<Correction> correction;
+  std::optional<double> opsm_masked;  // share of trained tokens that sequence masking left out
   // Sampler against the trainer's own forward at the sampling weights, before the first optimizer
   // step of the rollout (DESIGN section 5).
   double train_rollout_kl = 0;

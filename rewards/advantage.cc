@@ -191,6 +191,7 @@ std::vector<GroupSummary> AssignAdvantages(const AdvantageOptions& options,
     AssignGroup(options, &group);
     summaries.push_back(group.summary);
   }
+  if (options.leave_whitening) return summaries;
   const bool batch_baseline = options.estimator == Estimator::kReinforcePlusPlus;
   if (batch_baseline || options.estimator == Estimator::kReinforcePlusPlusBaseline ||
       options.whiten_batch) {

@@ -13,7 +13,7 @@
 //   rloo                           r_i - mean of the others      Ahmadian et al. 2024
 //   reinforce_plus_plus            r, whitened over the batch    Hu 2025
 //   reinforce_plus_plus_baseline   r - mean, whitened over the batch
-// Where OpenRLHF and verl subtract KL in the reward, that is a term a token and not made here.
+// A KL in the reward is a term a token and not made here, but by the trainer.
 //
 // Whitening: (x - m) / sqrt(v + 1e-8), m and v the mean and unbiased variance over all trained
 // tokens of the batch, i.e. weighted by each episode's token count, as the masked whitening of verl
@@ -39,6 +39,8 @@ struct AdvantageOptions {
   Estimator estimator = Estimator::kGrpo;
   bool divide_by_std = true;  // grpo only
   bool whiten_batch = false;  // additionally, after any estimator
+  // Not here, whatever the estimator: the trainer whitens, after adding the KL of the reward.
+  bool leave_whitening = false;
 };
 
 struct GroupSummary {

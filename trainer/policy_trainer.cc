@@ -52,6 +52,19 @@ absl::Status NameSequence(const absl::Status& status, const TrainingSequence& se
                   fmt::format("episode {} of group {}", sequence.episode_id, sequence.group_id));
 }
 
+// As rewards/advantage.h whitens: (x - mean) / sqrt(variance + 1e-8), the variance unbiased; 0
+// where there is nothing to compare.
+void Whiten(const std::vector<float*>& values) {
+  constexpr double kEpsilon = 1e-8;
+  const double n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (const float* value : values) sum += *value;
+  const double mean = values.empty() ? 0 : sum / n;
+  for (const float* value : values) squares += (*value - mean) * (*value - mean);
+  const double scale = n < 2 || squares == 0 ? 0 : 1 / std::sqrt(squares / (n - 1) + kEpsilon);
+  for (float* value : values) *value = static_cast<float>((*value - mean) * scale);
+}
+
 // Values of one sequence's trained tokens, in order.
 template <typename T>
 std::vector<T> Take(const std::vector<T>& per_position, std::span<const int32_t> positions) {
@@ -111,15 +124,18 @@ void PolicyTrainer::GiveBack(std::unique_ptr<TrainingOps> ops) {
 
 absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batches) {
   // With one optimizer step the policy's own forward is the one at the sampling weights. With more,
-  // log-probs are taken of all batches before the first step.
+  // and where something of the whole rollout depends on them, log-probs are taken of all batches
+  // before the first step.
+  const bool reward_kl = options_.reward_kl != KlKind::kNone;
   std::vector<PerToken> old(batches.size());
-  if (batches.size() > 1) {
+  if (batches.size() > 1 || reward_kl || options_.loss.correction.batch_normalize) {
     for (size_t i = 0; i < batches.size(); ++i) {
       ASSIGN_OR_RETURN(old[i], ScoreWith(store_, batches[i].sequences));
     }
   }
-  TrainStats stats;
   Sums all;
+  if (reward_kl) all.reference_kl = AddRewardKl(old, &batches);
+  TrainStats stats;
   for (size_t i = 0; i < batches.size(); ++i) {
     const TrainingBatch& batch = batches[i];
     ASSIGN_OR_RETURN(const Sums sums, ForwardBackward(batch, old[i]));
@@ -138,8 +154,17 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
     all.tokens += sums.tokens;
     all.micro_batches += sums.micro_batches;
   }
-  const double steps = std::max<double>(1, static_cast<double>(batches.size()));
+  TrainStats whole = ToStats(all, batches.size());
+  whole.learning_rate = stats.learning_rate;
+  whole.grad_norm = stats.grad_norm;
+  whole.sync_s = stats.sync_s;
+  return whole;
+}
+
+TrainStats PolicyTrainer::ToStats(const Sums& all, size_t optimizer_steps) const {
+  const double steps = std::max<double>(1, static_cast<double>(optimizer_steps));
   const double tokens = std::max<double>(1, static_cast<double>(all.loss.num_tokens));
+  TrainStats stats;
   stats.loss = all.loss.loss / steps;
   stats.pg_loss = all.loss.pg_loss / steps;
   stats.kl_loss = all.loss.kl_loss / steps;
@@ -153,6 +178,78 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
   stats.num_trained_tokens = all.loss.num_tokens;
   stats.num_processed_tokens = all.tokens;
   stats.num_micro_batches = all.micro_batches;
+  if (options_.loss.uses_reference()) stats.reference_kl = all.loss.kl_sum / tokens;
+  if (options_.reward_kl != KlKind::kNone) stats.reference_kl = all.reference_kl / tokens;
+  if (options_.loss.uses_rollout()) {
+    const CorrectionSums& c = all.loss.correction;
+    stats.correction = {.ratio = c.weight_sum / tokens,
+                        .ratio_abs_diff = c.abs_sum / tokens,
+                        .bounded = static_cast<double>(c.num_bounded) / tokens,
+                        .rejected = static_cast<double>(c.num_rejected) / tokens};
+  }
+  if (options_.loss.opsm_delta > 0) {
+    stats.opsm_masked = static_cast<double>(all.loss.num_opsm_masked) / tokens;
+  }
+  return stats;
+}
+
+double PolicyTrainer::AddRewardKl(const std::vector<PerToken>& old,
+                                  std::vector<TrainingBatch>* batches) const {
+  double sum = 0;
+  std::vector<float*> trained;  // every trained token's advantage, in order
+  for (size_t b = 0; b < batches->size(); ++b) {
+    for (size_t i = 0; i < (*batches)[b].sequences.size(); ++i) {
+      TrainingSequence& s = (*batches)[b].sequences[i];
+      std::vector<double> penalty(s.token_ids.size()), to_go(s.token_ids.size());
+      KlPenaltyRewards(options_.reward_kl, old[b][i], s.reference_logprobs, s.loss_mask, 1,
+                       penalty);
+      if (options_.reward_kl_to_go) RewardToGo(penalty, s.loss_mask, /*gamma=*/1, to_go);
+      const std::vector<double>& term = options_.reward_kl_to_go ? to_go : penalty;
+      for (size_t t = 0; t < s.token_ids.size(); ++t) {
+        if (!s.loss_mask[t]) continue;
+        sum -= penalty[t];
+        s.advantages[t] += static_cast<float>(options_.reward_kl_coef * term[t]);
+        trained.push_back(&s.advantages[t]);
+      }
+    }
+  }
+  if (options_.whiten_rewards) Whiten(trained);
+  return sum;
+}
+
+double PolicyTrainer::MeanCorrectionWeight(const TrainingBatch& batch, const PerToken& old) const {
+  if (!options_.loss.correction.batch_normalize) return 1;
+  CorrectionMean mean;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const TrainingSequence& s = batch.sequences[i];
+    mean += BatchWeight(options_.loss.correction, old[i], s.rollout_logprobs, s.loss_mask);
+  }
+  return mean.mean();
+}
+
+absl::StatusOr<TrainStats> PolicyTrainer::Measure(const TrainingBatch& batch) {
+  Sums sums;
+  PerToken entropies;
+  ASSIGN_OR_RETURN(const PerToken logps, ScoreWith(store_, batch.sequences, &entropies));
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const TrainingSequence& s = batch.sequences[i];
+    if (absl::Status status = AddMismatch(logps[i], s.rollout_logprobs, s.loss_mask,
+                                          s.episode_tokens, &sums.mismatch);
+        !status.ok()) {
+      return NameSequence(status, s);
+    }
+    for (size_t t = 0; t < s.token_ids.size(); ++t) {
+      if (!s.loss_mask[t]) continue;
+      ++sums.loss.num_tokens;
+      sums.loss.entropy_sum += entropies[i][t];
+    }
+  }
+  TrainStats stats = ToStats(sums, 0);
+  stats.num_trained_tokens = 0;
+  stats.reference_kl.reset();
+  stats.correction.reset();
+  stats.opsm_masked.reset();
+  stats.learning_rate = LearningRate(options_.schedule, optimizer_.steps());
   return stats;
 }
 
@@ -161,12 +258,17 @@ absl::StatusOr<PolicyTrainer::Sums> PolicyTrainer::ForwardBackward(const Trainin
   const std::vector<MicroBatch> micros =
       Pack(batch.sequences, options_.micro_batch_tokens, options_.share_prefix);
   const size_t n = micros.size();
+  LossDenominators denominators;
+  denominators.num_episodes = batch.num_episodes;
+  denominators.num_trained_tokens = batch.num_trained_tokens;
+  denominators.horizon = options_.loss_horizon;
+  denominators.mean_correction_weight = MeanCorrectionWeight(batch, old);
   std::vector<Sums> sums(n);
   std::vector<absl::Status> statuses(n);
   std::fill(grads_.begin(), grads_.end(), 0.0f);
   const auto run = [&](size_t i, float* grads) {
     std::unique_ptr<TrainingOps> ops = TakeOps();
-    statuses[i] = RunMicroBatch(batch, old, micros[i], grads, ops.get(), &sums[i]);
+    statuses[i] = RunMicroBatch(batch, old, denominators, micros[i], grads, ops.get(), &sums[i]);
     GiveBack(std::move(ops));
   };
   if (small_model() && n > 1) {
@@ -202,6 +304,7 @@ void PolicyTrainer::SumGradients(const std::vector<std::vector<float>>& parts) {
 }
 
 absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerToken& old,
+                                          const LossDenominators& denominators,
                                           const MicroBatch& micro, float* grads, TrainingOps* ops,
                                           Sums* sums) {
   const model::Batch packed = micro.batch();
@@ -210,10 +313,6 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
   const size_t n = micro.targets.size();
   std::vector<float> logps(n), entropies(n), dlogps(n), dentropies(n);
   const int64_t bad = ops->Logprobs(hidden, micro.targets, inverse_temperature(), logps, entropies);
-  LossDenominators denominators;
-  denominators.num_episodes = batch.num_episodes;
-  denominators.num_trained_tokens = batch.num_trained_tokens;
-  denominators.horizon = options_.loss_horizon;
   for (size_t i = 0; i < micro.sequences.size(); ++i) {
     const TrainingSequence& sequence = batch.sequences[micro.sequences[i]];
     const size_t first = micro.target_offsets[i], count = micro.target_offsets[i + 1] - first;
@@ -221,7 +320,7 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
     if (bad >= static_cast<int64_t>(first) && bad < static_cast<int64_t>(first + count)) {
       return NameSequence(Failed("logits of token {} are not finite", at[bad - first]), sequence);
     }
-    std::vector<float> advantages = Take(sequence.advantages, at);
+    const std::vector<float> advantages = Take(sequence.advantages, at);
     const std::vector<uint8_t> mask(count, 1);
     std::vector<float> rollout, reference, before;
     if (!sequence.rollout_logprobs.empty()) rollout = Take(sequence.rollout_logprobs, at);
@@ -232,12 +331,6 @@ absl::Status PolicyTrainer::RunMicroBatch(const TrainingBatch& batch, const PerT
     view.old_logp = old.empty() ? view.logp : std::span<const float>(before);
     view.rollout_logp = rollout;
     view.reference_logp = reference;
-    if (options_.reward_kl != KlKind::kNone) {
-      std::vector<double> penalty(count);
-      KlPenaltyRewards(options_.reward_kl, view.old_logp, reference, mask, options_.reward_kl_coef,
-                       penalty);
-      for (size_t t = 0; t < count; ++t) advantages[t] += static_cast<float>(penalty[t]);
-    }
     view.entropy = std::span(entropies).subspan(first, count);
     view.advantages = advantages;
     view.mask = mask;
@@ -280,11 +373,13 @@ absl::Status PolicyTrainer::ExplainBadGradient(const TrainingBatch& batch, const
 }
 
 absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
-    const model::WeightStore& weights, std::span<const TrainingSequence> sequences) const {
+    const model::WeightStore& weights, std::span<const TrainingSequence> sequences,
+    PerToken* all_entropies) const {
   const std::vector<MicroBatch> micros =
       Pack(sequences, options_.micro_batch_tokens, options_.share_prefix);
   PerToken out(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) out[i].assign(sequences[i].token_ids.size(), 0.0f);
+  if (all_entropies != nullptr) *all_entropies = out;
   std::vector<absl::Status> statuses(micros.size());
   const auto run = [&](int64_t m) {
     const MicroBatch& micro = micros[m];
@@ -298,6 +393,9 @@ absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
     for (size_t i = 0; i < micro.sequences.size(); ++i) {
       for (size_t t = micro.target_offsets[i]; t < micro.target_offsets[i + 1]; ++t) {
         out[micro.sequences[i]][micro.target_positions[t]] = logps[t];
+        if (all_entropies != nullptr) {
+          (*all_entropies)[micro.sequences[i]][micro.target_positions[t]] = entropies[t];
+        }
         if (static_cast<int64_t>(t) == bad) {
           statuses[m] =
               NameSequence(Failed("logits of token {} are not finite", micro.target_positions[t]),

@@ -28,14 +28,18 @@ struct PolicyTrainerOptions {
   LossOptions loss;
   AdamWOptions optimizer;
   ScheduleOptions schedule;
-  // KL to the reference in the reward: a term a token, -coef * KL_t, on top of the advantage.
+  // KL to the reference in the reward: a term a token, -coef * KL_t, on top of the advantage; with
+  // to_go (REINFORCE++, arXiv 2501.03262) the sum of the terms from that token on. whiten: the sums
+  // are whitened over the rollout's tokens, advantages then being plain scores or differences.
   KlKind reward_kl = KlKind::kNone;
   double reward_kl_coef = 0;
+  bool reward_kl_to_go = false;
+  bool whiten_rewards = false;
   float temperature = 1;  // of the rollout; log-probs are those of this temperature (0: of 1)
   int64_t micro_batch_tokens = 4096;
   bool share_prefix = true;
   bool recompute = false;
-  int64_t loss_horizon = 0;  // seq_mean_token_sum_norm divides by it: max_new_tokens
+  int64_t loss_horizon = 0;  // seq_mean_token_sum_norm divides by it
   std::string model_folder;  // config, tokenizer and so on are copied from here into checkpoints
 };
 
@@ -47,6 +51,7 @@ class PolicyTrainer : public Trainer {
       const PolicyTrainerOptions& options);
 
   absl::StatusOr<TrainStats> Train(std::vector<TrainingBatch> batches) override;
+  absl::StatusOr<TrainStats> Measure(const TrainingBatch& batch) override;
   absl::Status ScoreReference(TrainingBatch* batch) override;
   absl::Status Save(const std::string& folder) override;
   absl::Status Load(const std::string& folder) override;
@@ -64,6 +69,7 @@ class PolicyTrainer : public Trainer {
   struct Sums {
     LossSums loss;
     MismatchSums mismatch;
+    double reference_kl = 0;  // where the reward has it
     int64_t tokens = 0;
     int64_t micro_batches = 0;
   };
@@ -73,12 +79,19 @@ class PolicyTrainer : public Trainer {
                 std::unique_ptr<PolicyLoss> loss, const PolicyTrainerOptions& options);
 
   absl::StatusOr<PerToken> ScoreWith(const model::WeightStore& weights,
-                                     std::span<const TrainingSequence> sequences) const;
+                                     std::span<const TrainingSequence> sequences,
+                                     PerToken* entropies = nullptr) const;
+  // Adds the KL of the reward to the advantages; returns the sum of the estimates.
+  double AddRewardKl(const std::vector<PerToken>& old, std::vector<TrainingBatch>* batches) const;
+  // What batch_normalize divides by: the mean weight of the batch.
+  double MeanCorrectionWeight(const TrainingBatch& batch, const PerToken& old) const;
+  TrainStats ToStats(const Sums& sums, size_t optimizer_steps) const;
   // Forward and backward of a batch into grads_; old: log-probs at the sampling weights, empty
   // where these are the weights.
   absl::StatusOr<Sums> ForwardBackward(const TrainingBatch& batch, const PerToken& old);
   absl::Status RunMicroBatch(const TrainingBatch& batch, const PerToken& old,
-                             const MicroBatch& micro, float* grads, TrainingOps* ops, Sums* sums);
+                             const LossDenominators& denominators, const MicroBatch& micro,
+                             float* grads, TrainingOps* ops, Sums* sums);
   void SumGradients(const std::vector<std::vector<float>>& parts);
   absl::Status ExplainBadGradient(const TrainingBatch& batch, const PerToken& old);
   bool small_model() const;

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "orchestrator/base/status.h"
+#include "orchestrator/loop/loop.h"
 #include "orchestrator/run/plot.h"
 #include "orchestrator/run/report.h"
 #include "orchestrator/run/tensorboard.h"
@@ -19,6 +20,10 @@ absl::StatusOr<std::unique_ptr<Outputs>> Outputs::Open(const configs::Experiment
   if (experiment.output.tensorboard) {
     ASSIGN_OR_RETURN(outputs->tensorboard, run::TensorBoardSink::Open(paths.tensorboard()));
   }
+  if (experiment.output.trace) {
+    ASSIGN_OR_RETURN(outputs->trace, run::TraceWriter::Open(paths.trace()));
+    NamePhases(experiment.run.name, outputs->trace.get());
+  }
   outputs->console = std::make_unique<run::Console>(stdout, first_step, last_step);
   outputs->report = experiment.output.report;
   return outputs;
@@ -33,13 +38,16 @@ std::vector<run::MetricSink*> Outputs::sinks() const {
 
 absl::Status Outputs::Finish(const run::RunDirectory& directory) {
   for (run::MetricSink* sink : sinks()) RETURN_IF_ERROR(sink->Flush());
+  if (trace != nullptr) RETURN_IF_ERROR(trace->Flush());
   const run::RunPaths& paths = directory.paths();
   console.reset();  // leaves the terminal on a fresh line
   if (report) RETURN_IF_ERROR(run::WriteReport({paths.root}, paths.report()));
   run::PlotOptions plot;
+  plot.style = run::StyleFor(run::TraitsOf(stdout));
   const absl::Status drawn = run::PlotRuns({paths.root}, plot, stdout);
   if (!drawn.ok()) std::printf("no chart: %s\n", StatusText(drawn).c_str());
   std::printf("run      %s\n", paths.root.c_str());
+  if (trace != nullptr) std::printf("trace    %s\n", paths.trace().c_str());
   if (report) std::printf("report   %s\n", paths.report().c_str());
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "orchestrator/run/events.h"
 #include "orchestrator/run/metrics.h"
 #include "orchestrator/run/run_directory.h"
+#include "orchestrator/run/trace.h"
 
 namespace orrery::commands {
 
@@ -19,6 +20,7 @@ struct Outputs {
   std::unique_ptr<run::Journal> journal;
   std::unique_ptr<run::MetricSink> metrics, tensorboard;
   std::unique_ptr<run::Console> console;
+  std::unique_ptr<run::TraceWriter> trace;  // null unless output.trace
   bool report = true;
 
   static absl::StatusOr<std::unique_ptr<Outputs>> Open(const configs::Experiment& experiment,

@@ -63,7 +63,7 @@ absl::Status ReplayTraining(const configs::Experiment& e, const run::RunPaths& p
   ASSIGN_OR_RETURN(const run::StepSamples samples, run::ReadSamples(paths.samples_of(step)));
   ASSIGN_OR_RETURN(const run::StepMetrics recorded, RecordedMetrics(paths.root, step));
   BatcherOptions options;
-  options.drop_zero_std_groups = e.algorithm.drop_zero_std_groups;
+  options.drop_zero_std_groups = e.DropsZeroStdGroups();
   options.mask_truncated = e.algorithm.truncated == "mask";
   options.optimizer_steps = e.trainer.optimizer_steps_per_rollout;
   std::vector<TrainingBatch> batches = MakeBatches(samples.groups, options);
@@ -71,7 +71,11 @@ absl::Status ReplayTraining(const configs::Experiment& e, const run::RunPaths& p
     if (e.algorithm.kl != "none") RETURN_IF_ERROR(session->trainer->ScoreReference(&batch));
   }
   TrainStats stats;
-  if (!batches.empty()) {
+  if (batches.empty()) {
+    const TrainingBatch sampled = MakeMeasuredBatch(samples.groups);
+    if (sampled.sequences.empty()) return Verdict("training of nothing", step, true);
+    ASSIGN_OR_RETURN(stats, session->trainer->Measure(sampled));
+  } else {
     ASSIGN_OR_RETURN(stats, session->trainer->Train(std::move(batches)));
   }
   return Verdict("training", step, SameTraining(stats, recorded));

@@ -6,8 +6,10 @@
 #include "configs/yaml.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/algorithm.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/interrupt.h"
+#include "orchestrator/commands/machine.h"
 #include "orchestrator/commands/outputs.h"
 #include "orchestrator/commands/session.h"
 #include "orchestrator/loop/loop.h"
@@ -18,8 +20,7 @@ namespace {
 
 absl::StatusOr<std::function<void(std::vector<EpisodeGroup>*)>> MakeAdvantages(
     const configs::Experiment& experiment) {
-  rewards::AdvantageOptions options;
-  ASSIGN_OR_RETURN(options.estimator, rewards::ParseEstimator(experiment.algorithm.name));
+  ASSIGN_OR_RETURN(const rewards::AdvantageOptions options, ToAdvantages(experiment.algorithm));
   return
       [options](std::vector<EpisodeGroup>* groups) { rewards::AssignAdvantages(options, groups); };
 }
@@ -33,7 +34,8 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
     return InvalidInput("data.source {} is not the data this run began with: the rows differ",
                         experiment.data.source);
   }
-  state.threads = experiment.run.threads;
+  const LoopState before = state;
+  SetMachine(&state);
   if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
   LoopParts parts;
   ASSIGN_OR_RETURN(parts.advantages, MakeAdvantages(experiment));
@@ -48,6 +50,7 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   parts.directory = &directory;
   parts.journal = outputs->journal.get();
   parts.sinks = outputs->sinks();
+  parts.trace = outputs->trace.get();
   parts.pieces = [codec = session->codec.get()](std::span<const int32_t> ids) {
     return codec->Pieces(ids);
   };
@@ -55,6 +58,11 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   parts.interrupted = &interrupted;
   RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
                                           fmt::format("from step {}", state.step)));
+  const std::string note = before.step > 0 ? MachineNote(before, state) : "";
+  if (!note.empty()) {
+    outputs->console->Note(note);
+    RETURN_IF_ERROR(outputs->journal->Write("machine", note));
+  }
   const absl::StatusOr<LoopEnd> end = RunLoop(experiment, state, parts);
   if (!end.ok()) {
     (void)outputs->journal->Write("error", StatusText(end.status()));
@@ -70,15 +78,21 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
 }  // namespace
 
 absl::StatusOr<Ending> Run(const RunArguments& arguments) {
-  ASSIGN_OR_RETURN(const configs::Experiment experiment,
+  ASSIGN_OR_RETURN(const configs::Experiment written,
                    configs::LoadExperiment(arguments.file, arguments.overrides));
-  RETURN_IF_ERROR(configs::CheckForTraining(experiment));
+  RETURN_IF_ERROR(configs::CheckForTraining(written));
+  ASSIGN_OR_RETURN(const ResolvedExperiment resolved, ResolveAuto(written));
+  const configs::Experiment& experiment = resolved.experiment;
   RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
   // The session first: a mistake in model or data leaves no folder behind.
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, {}));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<run::RunDirectory> directory,
       run::RunDirectory::Create(experiment.RunDirectory(), configs::PrintExperiment(experiment)));
+  if (!resolved.what.empty()) {
+    ASSIGN_OR_RETURN(const auto journal, run::Journal::Open(directory->paths().events()));
+    RETURN_IF_ERROR(journal->Write("auto", resolved.what));
+  }
   return Train(experiment, *directory, session.get(), {}, {});
 }
 

@@ -9,6 +9,8 @@
 #include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/algorithm.h"
+#include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
 #include "orchestrator/hub/hub.h"
 #include "rewards/grader.h"
@@ -18,6 +20,8 @@ namespace orrery::commands {
 namespace {
 
 constexpr uint64_t kDataStream = 0x64617461;
+// Evaluations ask every run the same questions, whatever its seed, so that runs can be compared.
+constexpr uint64_t kEvalData = 0x74657374;
 constexpr uint64_t kInitStream = 0x696e6974;
 
 absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind) {
@@ -60,6 +64,10 @@ absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::M
                                                                 const model::ModelSpec& spec,
                                                                 const std::string& folder,
                                                                 uint64_t seed) {
+  const int64_t elements = model::WeightLayout(spec).num_elements;
+  RETURN_IF_ERROR(CheckMappable(2 * elements * kernels::SizeOf(ToDType(config)),
+                                "the weights and their packed copy",
+                                "use a smaller model, or model.dtype: bfloat16"));
   auto store = std::make_unique<model::WeightStore>(spec, ToDType(config));
   store->BeginUpdate();
   if (config.initialize == "random") {
@@ -69,28 +77,6 @@ absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::M
   }
   store->Commit(0);
   return store;
-}
-
-absl::StatusOr<trainer::LossOptions> ToLoss(const configs::AlgorithmConfig& config) {
-  ASSIGN_OR_RETURN(const trainer::Algorithm algorithm, trainer::ParseAlgorithm(config.name));
-  trainer::LossOptions loss = trainer::PublishedOptions(algorithm);
-  loss.clip_low = config.clip_low;
-  loss.clip_high = config.clip_high;
-  loss.dual_clip_c = config.dual_clip;
-  if (config.aggregation != "auto") {
-    ASSIGN_OR_RETURN(loss.aggregation, trainer::ParseAggregation(config.aggregation));
-  }
-  if (config.kl_in == "loss") {
-    ASSIGN_OR_RETURN(loss.kl, trainer::ParseKlKind(config.kl));
-    loss.kl_coef = config.kl_coefficient;
-  }
-  loss.entropy_coef = config.entropy_coefficient;
-  ASSIGN_OR_RETURN(loss.correction.kind, trainer::ParseCorrectionKind(config.correction));
-  if (config.correction != "none") {
-    loss.correction.low = config.correction_low;
-    loss.correction.high = config.correction_high;
-  }
-  return loss;
 }
 
 absl::StatusOr<trainer::ScheduleOptions> ToSchedule(const configs::Experiment& e,
@@ -122,12 +108,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
     t.loss.algorithm = trainer::Algorithm::kReinforce;
     t.loss.aggregation = trainer::Aggregation::kTokenMean;
   } else {
-    ASSIGN_OR_RETURN(t.loss, ToLoss(e.algorithm));
-    t.temperature = static_cast<float>(e.sampling.temperature);
-    if (e.algorithm.kl_in == "reward" && e.algorithm.kl != "none") {
-      ASSIGN_OR_RETURN(t.reward_kl, trainer::ParseKlKind(e.algorithm.kl));
-      t.reward_kl_coef = e.algorithm.kl_coefficient;
-    }
+    RETURN_IF_ERROR(SetPolicyOptions(e, &t));
   }
   t.optimizer.beta1 = e.optimizer.beta1;
   t.optimizer.beta2 = e.optimizer.beta2;
@@ -139,7 +120,6 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
   t.micro_batch_tokens = e.trainer.micro_batch_tokens;
   t.share_prefix = e.trainer.share_prefix;
   t.recompute = e.trainer.recompute == "block";
-  t.loss_horizon = e.sampling.max_new_tokens;
   t.model_folder = session.model_folder;
   std::unique_ptr<model::WeightStore> reference;
   if (!options.supervised && e.algorithm.kl != "none") {
@@ -220,6 +200,11 @@ absl::StatusOr<int64_t> LongestPrompt(const data::Dataset& dataset, const TextCo
   return longest;
 }
 
+absl::Status CheckKv(int64_t blocks, const model::ModelSpec& spec) {
+  return CheckMappable(blocks * rollout::KvCache::BlockBytes(spec), "the keys and values",
+                       "set a smaller rollout.kv_tokens or rollout.max_running");
+}
+
 absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
                                                 const Session& session) {
   const model::ModelSpec& spec = session.store->spec();
@@ -233,10 +218,9 @@ absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
     return options;
   }
   ASSIGN_OR_RETURN(const int64_t prompt, LongestPrompt(*session.dataset, *session.codec));
-  const int64_t turns = e.rollout.environment == "single_turn" ? 1 : e.rollout.max_turns;
   // Half as long again as the longest seen; the tail of a turn and the tool's words are small.
-  const int64_t tokens =
-      std::min(spec.max_positions, prompt * 3 / 2 + turns * (e.sampling.max_new_tokens + 32));
+  const int64_t tokens = std::min(spec.max_positions,
+                                  prompt * 3 / 2 + e.MaxTurns() * (e.sampling.max_new_tokens + 32));
   const int64_t blocks = e.rollout.max_running * ((tokens + kBlock - 1) / kBlock + 1);
   const int64_t fits = MachineMemory() / 4 / rollout::KvCache::BlockBytes(spec);
   options.kv_blocks = std::max<int64_t>(1, std::min(blocks, fits));
@@ -250,7 +234,8 @@ absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experim
                    rollout::MakeEnvironment(e.rollout.environment));
   rollout::RunnerOptions options;
   options.sampling = sampling;
-  options.max_turns = e.rollout.max_turns;
+  options.max_turns = e.MaxTurns();
+  options.max_positions = session.store->spec().max_positions;
   options.share_prompt = e.rollout.prefix_sharing;
   return std::make_unique<rollout::Runner>(session.engine.get(), session.codec.get(),
                                            std::move(environment), options);
@@ -264,8 +249,7 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
   task.samples = config.samples;
   task.seed = static_cast<uint64_t>(e.run.seed);
   ASSIGN_OR_RETURN(task.dataset,
-                   data::OpenDataset(config.data, e.story_math,
-                                     HashSeed({static_cast<uint64_t>(e.run.seed), kDataStream}),
+                   data::OpenDataset(config.data, e.story_math, HashSeed({kEvalData, kDataStream}),
                                      ResolveDataSource));
   RETURN_IF_ERROR(LimitPrompts(config.data, *session.codec, session.store->spec().max_positions,
                                &task.dataset));
@@ -356,6 +340,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
   }
   ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
+  RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
   session->engine =
       std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
   ASSIGN_OR_RETURN(session->runner,

@@ -10,9 +10,10 @@
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/interrupt.h"
+#include "orchestrator/commands/machine.h"
 #include "orchestrator/commands/outputs.h"
 #include "orchestrator/commands/session.h"
-#include "orchestrator/loop/loop_state.h"
+#include "orchestrator/loop/loop.h"
 #include "orchestrator/run/metric_names.h"
 #include "orchestrator/run/step_metrics.h"
 
@@ -69,6 +70,7 @@ class Supervised {
     batch.num_episodes = static_cast<int64_t>(batch.sequences.size());
     std::vector<TrainingBatch> batches;
     batches.push_back(std::move(batch));
+    const run::TraceSpan span = Span(Phase::kTrain, state_.step + 1);
     RETURN_IF_ERROR(session_.engine->BeginUpdate(session_.trainer->version() + 1));
     absl::StatusOr<TrainStats> stats = session_.trainer->Train(std::move(batches));
     if (!stats.ok()) return Annotate(stats.status(), fmt::format("step {}", state_.step + 1));
@@ -86,9 +88,15 @@ class Supervised {
     return absl::OkStatus();
   }
 
+  run::TraceSpan Span(Phase phase, int64_t step) const {
+    return run::TraceSpan(outputs_.trace.get(), PhaseName(phase), "step",
+                          static_cast<int32_t>(phase), step);
+  }
+
   absl::Status RunEvals(int64_t steps, run::StepMetrics* metrics) {
     for (const EvalTask& task : session_.evals) {
       if (state_.step != steps && (task.every == 0 || state_.step % task.every != 0)) continue;
+      const run::TraceSpan span = Span(Phase::kEval, state_.step);
       ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
       metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
       outputs_.console->Note(
@@ -154,6 +162,7 @@ class Supervised {
   }
 
   absl::Status Checkpoint() {
+    const run::TraceSpan span = Span(Phase::kSave, state_.step);
     for (run::MetricSink* sink : outputs_.sinks()) RETURN_IF_ERROR(sink->Flush());
     run::Checkpoints& checkpoints = directory_.checkpoints();
     ASSIGN_OR_RETURN(const std::string folder, checkpoints.Begin(state_.step));
@@ -193,6 +202,7 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
     return InvalidInput("data.source {} is not the data this run began with: the rows differ",
                         experiment.data.source);
   }
+  SetMachine(&state);
   if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
   const int64_t steps =
       experiment.sft.steps > 0

@@ -26,14 +26,18 @@ int64_t TrainedTokens(const EpisodeGroup& group, const BatcherOptions& options) 
   return n;
 }
 
+void AddEpisode(const Episode& episode, TrainingBatch* batch) {
+  if (PolicyTokens(episode) == 0) return;
+  ++batch->num_episodes;
+  batch->num_trained_tokens += PolicyTokens(episode);
+  for (const Sample& sample : episode.samples) {
+    if (sample.num_policy_tokens() > 0) batch->sequences.push_back(ToSequence(episode, sample));
+  }
+}
+
 void AddGroup(const EpisodeGroup& group, const BatcherOptions& options, TrainingBatch* batch) {
   for (const Episode& episode : group.episodes) {
-    if (!IsTrained(episode, options) || PolicyTokens(episode) == 0) continue;
-    ++batch->num_episodes;
-    batch->num_trained_tokens += PolicyTokens(episode);
-    for (const Sample& sample : episode.samples) {
-      if (sample.num_policy_tokens() > 0) batch->sequences.push_back(ToSequence(episode, sample));
-    }
+    if (IsTrained(episode, options)) AddEpisode(episode, batch);
   }
 }
 
@@ -72,6 +76,18 @@ TrainingSequence ToSequence(const Episode& episode, const Sample& sample) {
     }
   }
   return s;
+}
+
+TrainingBatch MakeMeasuredBatch(const std::vector<EpisodeGroup>& groups) {
+  TrainingBatch batch;
+  for (const EpisodeGroup& group : groups) {
+    for (const Episode& episode : group.episodes) {
+      const bool has_score =
+          episode.status == EpisodeStatus::kScored || episode.status == EpisodeStatus::kFiltered;
+      if (has_score) AddEpisode(episode, &batch);
+    }
+  }
+  return batch;
 }
 
 std::vector<TrainingBatch> MakeBatches(const std::vector<EpisodeGroup>& groups,

@@ -22,6 +22,10 @@ struct BatcherOptions {
 std::vector<TrainingBatch> MakeBatches(const std::vector<EpisodeGroup>& groups,
                                        const BatcherOptions& options);
 
+// Every episode that came to a score, in one batch: what is measured of a rollout in which no group
+// has a signal, and MakeBatches leaves nothing.
+TrainingBatch MakeMeasuredBatch(const std::vector<EpisodeGroup>& groups);
+
 // One sample as a sequence: ids of all segments, trained where the policy wrote.
 TrainingSequence ToSequence(const Episode& episode, const Sample& sample);
 

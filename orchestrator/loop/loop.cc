@@ -1,6 +1,7 @@
 #include "orchestrator/loop/loop.h"
 
 #include <chrono>
+#include <optional>
 
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
@@ -56,24 +57,11 @@ class Loop {
     std::vector<EpisodeGroup> groups;
     RETURN_IF_ERROR(Collect(&groups, &seconds));
 
-    // Advantages and batches.
+    // Advantages, batches and optimizer steps.
     watch.Lap();
     parts_.advantages(&groups);
-    std::vector<TrainingBatch> batches = MakeBatches(groups, BatcherSettings());
-    for (TrainingBatch& batch : batches) {
-      if (experiment_.algorithm.kl != "none")
-        RETURN_IF_ERROR(parts_.trainer->ScoreReference(&batch));
-    }
-
-    // Optimizer steps, inside the weight transaction.
-    TrainStats stats;
-    if (!batches.empty()) {
-      RETURN_IF_ERROR(parts_.receiver->BeginUpdate(parts_.trainer->version() + batches.size()));
-      absl::StatusOr<TrainStats> trained = parts_.trainer->Train(std::move(batches));
-      if (!trained.ok()) return Annotate(trained.status(), fmt::format("step {}", metrics.step()));
-      stats = *trained;
-      RETURN_IF_ERROR(parts_.receiver->Commit(parts_.trainer->version()));
-    }
+    ASSIGN_OR_RETURN(const std::optional<TrainStats> trained, TrainOn(groups, metrics.step()));
+    const TrainStats stats = trained.value_or(TrainStats{});
     seconds.train = watch.Lap() - stats.sync_s;
     seconds.sync = stats.sync_s;
     RETURN_IF_ERROR(CheckMismatch(stats, metrics.step()));
@@ -81,7 +69,7 @@ class Loop {
     // The record of the step: counts close, every sample is written.
     ++state_.step;
     run::AddRolloutMetrics(groups, &metrics);
-    run::AddTrainMetrics(stats, &metrics);
+    if (trained) run::AddTrainMetrics(*trained, &metrics);
     if (experiment_.output.samples) {
       RETURN_IF_ERROR(
           run::WriteSamples(parts_.directory->paths().root, state_.step, groups, parts_.pieces));
@@ -90,6 +78,51 @@ class Loop {
     seconds.step = whole.Lap();
     run::AddPerfMetrics(seconds, groups, stats, &metrics);
     return Write(metrics);
+  }
+
+  // Optimizer steps inside the weight transaction. Where no group has a signal, the tokens are
+  // measured all the same; none where there is nothing to measure either.
+  absl::StatusOr<std::optional<TrainStats>> TrainOn(const std::vector<EpisodeGroup>& groups,
+                                                    int64_t step) {
+    const int64_t begin_us = run::TraceWriter::NowUs();
+    std::vector<TrainingBatch> batches = MakeBatches(groups, BatcherSettings());
+    absl::StatusOr<TrainStats> stats;
+    if (batches.empty()) {
+      const TrainingBatch sampled = MakeMeasuredBatch(groups);
+      if (sampled.sequences.empty()) return std::nullopt;
+      stats = parts_.trainer->Measure(sampled);
+    } else {
+      for (TrainingBatch& batch : batches) {
+        if (experiment_.algorithm.kl == "none") break;
+        RETURN_IF_ERROR(parts_.trainer->ScoreReference(&batch));
+      }
+      RETURN_IF_ERROR(parts_.receiver->BeginUpdate(parts_.trainer->version() + batches.size()));
+      stats = parts_.trainer->Train(std::move(batches));
+      if (stats.ok()) RETURN_IF_ERROR(parts_.receiver->Commit(parts_.trainer->version()));
+    }
+    if (!stats.ok()) return Annotate(stats.status(), fmt::format("step {}", step));
+    TraceTraining(begin_us, stats->sync_s);
+    return *stats;
+  }
+
+  // The trainer says how long making weights visible took in all, not when: it is drawn at the end.
+  void TraceTraining(int64_t begin_us, double sync_s) const {
+    if (parts_.trace == nullptr) return;
+    const int64_t sync_us = static_cast<int64_t>(sync_s * 1e6);
+    const int64_t end_us = run::TraceWriter::NowUs();
+    Trace(Phase::kTrain, begin_us, end_us - sync_us - begin_us);
+    Trace(Phase::kSync, end_us - sync_us, sync_us);
+  }
+
+  void Trace(Phase phase, int64_t begin_us, int64_t duration_us) const {
+    parts_.trace->Complete(PhaseName(phase), "step", begin_us, duration_us,
+                           static_cast<int32_t>(phase), state_.step + 1);
+  }
+
+  // The life of what it returns as a stretch of the step's phase.
+  run::TraceSpan Span(Phase phase, int64_t step) const {
+    return run::TraceSpan(parts_.trace, PhaseName(phase), "step", static_cast<int32_t>(phase),
+                          step);
   }
 
   absl::Status Collect(std::vector<EpisodeGroup>* groups, run::StepSeconds* seconds) {
@@ -105,9 +138,15 @@ class Loop {
       }
       std::vector<EpisodeGroup> more = NextGroups(wanted - with_signal);
       Stopwatch watch;
-      RETURN_IF_ERROR(parts_.runner->Run(&more));
+      {
+        const run::TraceSpan span = Span(Phase::kGenerate, state_.step + 1);
+        RETURN_IF_ERROR(parts_.runner->Run(&more));
+      }
       seconds->rollout += watch.Lap();
-      parts_.grader->Grade(&more);
+      {
+        const run::TraceSpan span = Span(Phase::kReward, state_.step + 1);
+        parts_.grader->Grade(&more);
+      }
       seconds->reward += watch.Lap();
       for (EpisodeGroup& group : more) {
         const bool filtered = experiment_.algorithm.dynamic_sampling && IsZeroStd(group);
@@ -144,7 +183,7 @@ class Loop {
 
   BatcherOptions BatcherSettings() const {
     BatcherOptions options;
-    options.drop_zero_std_groups = experiment_.algorithm.drop_zero_std_groups;
+    options.drop_zero_std_groups = experiment_.DropsZeroStdGroups();
     options.mask_truncated = experiment_.algorithm.truncated == "mask";
     options.optimizer_steps = experiment_.trainer.optimizer_steps_per_rollout;
     return options;
@@ -171,6 +210,7 @@ class Loop {
       const bool due =
           step == 0 || step == experiment_.run.steps || (task.every > 0 && step % task.every == 0);
       if (!due) continue;
+      const run::TraceSpan span = Span(Phase::kEval, step);
       ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
       metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
       metrics->Set(run::metric::Eval(task.name, "accuracy_low"), result.low);
@@ -193,8 +233,10 @@ class Loop {
   }
 
   absl::Status Checkpoint() {
+    const run::TraceSpan span = Span(Phase::kSave, state_.step);
     run::Checkpoints& checkpoints = parts_.directory->checkpoints();
     for (run::MetricSink* sink : parts_.sinks) RETURN_IF_ERROR(sink->Flush());
+    if (parts_.trace != nullptr) RETURN_IF_ERROR(parts_.trace->Flush());
     ASSIGN_OR_RETURN(const std::string folder, checkpoints.Begin(state_.step));
     absl::Status saved = parts_.trainer->Save(folder);
     if (saved.ok()) saved = SaveLoopState(state_, folder);
@@ -219,6 +261,19 @@ class Loop {
 };
 
 }  // namespace
+
+const char* PhaseName(Phase phase) {
+  constexpr const char* kNames[] = {"generate", "reward", "train", "sync", "eval", "save"};
+  return kNames[static_cast<int32_t>(phase) - 1];
+}
+
+void NamePhases(std::string_view run, run::TraceWriter* trace) {
+  trace->NameProcess(run);
+  for (auto p = static_cast<int32_t>(Phase::kGenerate); p <= static_cast<int32_t>(Phase::kSave);
+       ++p) {
+    trace->NameTrack(p, PhaseName(static_cast<Phase>(p)));
+  }
+}
 
 absl::StatusOr<LoopEnd> RunLoop(const configs::Experiment& experiment, LoopState state,
                                 LoopParts& parts) {

@@ -26,6 +26,7 @@
 #include "orchestrator/run/metrics.h"
 #include "orchestrator/run/run_directory.h"
 #include "orchestrator/run/samples.h"
+#include "orchestrator/run/trace.h"
 
 namespace orrery {
 
@@ -41,10 +42,16 @@ struct LoopParts {
   run::RunDirectory* directory = nullptr;
   run::Journal* journal = nullptr;
   std::vector<run::MetricSink*> sinks;
+  run::TraceWriter* trace = nullptr;               // may be null
   run::PieceDecoder pieces;                        // for samples; may be empty
   std::function<void(std::string_view)> note;      // a line for the person at the terminal
   const std::atomic<bool>* interrupted = nullptr;  // end after this step, with a checkpoint
 };
+
+// Rows of trace.json, from the top.
+enum class Phase : int32_t { kGenerate = 1, kReward, kTrain, kSync, kEval, kSave };
+const char* PhaseName(Phase phase);
+void NamePhases(std::string_view run, run::TraceWriter* trace);
 
 enum class LoopEnd : uint8_t { kDone, kInterrupted };
 

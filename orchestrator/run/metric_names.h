@@ -24,7 +24,8 @@ inline constexpr std::string_view kTurnsMean = "rollout/turns/mean";
 // Share of episodes that repeat another response of their group word for word: near 1, the seeds
 // or the temperature are wrong.
 inline constexpr std::string_view kDuplicateRatio = "rollout/duplicate_ratio";
-inline constexpr std::string_view kEntropy = "rollout/entropy";  // nats, mean over trained tokens
+// Nats, mean over trained tokens; where a step trained none, over all that were sampled.
+inline constexpr std::string_view kEntropy = "rollout/entropy";
 inline constexpr std::string_view kSubmitted = "rollout/samples/submitted";
 inline constexpr std::string_view kScored = "rollout/samples/scored";
 inline constexpr std::string_view kFailed = "rollout/samples/failed";
@@ -40,6 +41,13 @@ inline constexpr std::string_view kGradNorm = "train/grad_norm";  // before clip
 inline constexpr std::string_view kLearningRate = "train/lr";
 inline constexpr std::string_view kPpoKl = "train/ppo_kl";  // mean of old - new log-prob
 inline constexpr std::string_view kPgClipfrac = "train/pg_clipfrac";
+inline constexpr std::string_view kReferenceKl = "train/ref_kl";  // where there is a reference
+// Of a correction (tis, icepop, mis), where one is set, and of sequence masking; names as in Miles.
+inline constexpr std::string_view kTis = "train/tis";  // mean ratio before it is bounded
+inline constexpr std::string_view kTisAbs = "train/tis_abs";
+inline constexpr std::string_view kTisClipfrac = "train/tis_clipfrac";
+inline constexpr std::string_view kRejectedRatio = "train/rejected_ratio";
+inline constexpr std::string_view kOpsmClipfrac = "train/opsm_clipfrac";
 inline constexpr std::string_view kTrainRolloutKl = "train/train_rollout_kl";
 inline constexpr std::string_view kLogprobDiffMean = "train/train_rollout_logprob_abs_diff/mean";
 inline constexpr std::string_view kLogprobDiffMax = "train/train_rollout_logprob_abs_diff/max";

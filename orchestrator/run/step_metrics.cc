@@ -186,6 +186,14 @@ void AddTrainMetrics(const TrainStats& stats, StepMetrics* metrics) {
   metrics->Set(metric::kLearningRate, stats.learning_rate);
   metrics->Set(metric::kPpoKl, stats.ppo_kl);
   metrics->Set(metric::kPgClipfrac, stats.pg_clipfrac);
+  if (stats.reference_kl) metrics->Set(metric::kReferenceKl, *stats.reference_kl);
+  if (stats.correction) {
+    metrics->Set(metric::kTis, stats.correction->ratio);
+    metrics->Set(metric::kTisAbs, stats.correction->ratio_abs_diff);
+    metrics->Set(metric::kTisClipfrac, stats.correction->bounded);
+    metrics->Set(metric::kRejectedRatio, stats.correction->rejected);
+  }
+  if (stats.opsm_masked) metrics->Set(metric::kOpsmClipfrac, *stats.opsm_masked);
   metrics->Set(metric::kTrainRolloutKl, stats.train_rollout_kl);
   metrics->Set(metric::kLogprobDiffMean, stats.train_rollout_logprob_abs_diff_mean);
   metrics->Set(metric::kLogprobDiffMax, stats.train_rollout_logprob_abs_diff_max);

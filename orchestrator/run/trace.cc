@@ -40,6 +40,10 @@ absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string
 }
 
 TraceWriter::~TraceWriter() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!empty_) buffer_ += "\n]";
+  }
   const absl::Status last_words = Flush();
   static_cast<void>(last_words);  // whoever wants to know calls Flush() before
   ::close(fd_);
@@ -52,20 +56,33 @@ int64_t TraceWriter::NowUs() {
 }
 
 void TraceWriter::Complete(std::string_view name, std::string_view category, int64_t begin_us,
-                           int64_t duration_us, int32_t track) {
+                           int64_t duration_us, int32_t track, int64_t step) {
   std::string event = "{\"ph\":\"X\",\"name\":";
   AppendJsonString(&event, name);
   event += ",\"cat\":";
   AppendJsonString(&event, category);
-  event += fmt::format(",\"ts\":{},\"dur\":{},\"pid\":{},\"tid\":{}}}", begin_us, duration_us,
+  event += fmt::format(",\"ts\":{},\"dur\":{},\"pid\":{},\"tid\":{}", begin_us, duration_us,
                        ::getpid(), track);
-  Append(std::move(event));
+  if (step >= 0) event += fmt::format(",\"args\":{{\"step\":{}}}", step);
+  Append(event + "}");
 }
 
 void TraceWriter::NameTrack(int32_t track, std::string_view name) {
   std::string event = fmt::format(
       "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":",
       ::getpid(), track);
+  AppendJsonString(&event, name);
+  Append(event + "}}");
+  Append(
+      fmt::format("{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{0},\"tid\":{1},"
+                  "\"args\":{{\"sort_index\":{1}}}}}",
+                  ::getpid(), track));
+}
+
+void TraceWriter::NameProcess(std::string_view name) {
+  std::string event = fmt::format(
+      "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":",
+      ::getpid());
   AppendJsonString(&event, name);
   Append(event + "}}");
 }

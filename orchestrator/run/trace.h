@@ -1,9 +1,9 @@
 // trace.json: what ran when on which thread, for chrome://tracing or ui.perfetto.dev.
 //
 // Trace Event Format, array form (Google's document "Trace Event Format"): complete events (ph "X")
-// with microseconds. The closing bracket may be missing by that document, so that the file of a
-// killed run opens; a resumed run continues the file. Thread-safe; events reach the file on Flush()
-// and whenever a buffer is full.
+// with microseconds. The closing bracket, written at the end, may be missing by that document, so
+// that the file of a killed run opens; a resumed run continues the file. Thread-safe; events reach
+// the file on Flush() and whenever a buffer is full.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,14 @@ class TraceWriter {
   // run share one axis.
   static int64_t NowUs();
 
-  // `track` is a row of the picture: a thread, a worker, an engine slot.
+  // `track` is a row of the picture: a phase, a thread, a worker, an engine slot. `step` is shown
+  // with the event where it is not negative.
   void Complete(std::string_view name, std::string_view category, int64_t begin_us,
-                int64_t duration_us, int32_t track = 0);
+                int64_t duration_us, int32_t track = 0, int64_t step = -1);
+  // Names a row; rows stand in the order of their numbers.
   void NameTrack(int32_t track, std::string_view name);
+  // Names the group of rows that this process is.
+  void NameProcess(std::string_view name);
   // The first error of writing so far, if any.
   absl::Status Flush();
 
@@ -52,15 +56,17 @@ class TraceWriter {
 // Stamps its own life. `trace` may be null: then it costs nothing.
 class TraceSpan {
  public:
-  TraceSpan(TraceWriter* trace, std::string_view name, std::string_view category, int32_t track = 0)
+  TraceSpan(TraceWriter* trace, std::string_view name, std::string_view category, int32_t track = 0,
+            int64_t step = -1)
       : trace_(trace),
         name_(name),
         category_(category),
         track_(track),
+        step_(step),
         begin_us_(trace == nullptr ? 0 : TraceWriter::NowUs()) {}
   ~TraceSpan() {
     if (trace_ == nullptr) return;
-    trace_->Complete(name_, category_, begin_us_, TraceWriter::NowUs() - begin_us_, track_);
+    trace_->Complete(name_, category_, begin_us_, TraceWriter::NowUs() - begin_us_, track_, step_);
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
@@ -70,6 +76,7 @@ class TraceSpan {
   const std::string_view name_;      // borrowed: literals
   const std::string_view category_;  // borrowed: literals
   const int32_t track_;
+  const int64_t step_;
   const int64_t begin_us_;
 };
 

@@ -55,6 +55,27 @@ TEST(CheckForTrainingTest, ContradictionsNameThePlaceAndTheFix) {
       {{"algorithm.dual_clip=0.5"}, "0.5 should be more than 1"},
       {{"algorithm.correction=tis", "algorithm.correction_low=3"},
        "3 should be less than correction_high 2"},
+      {{"algorithm.correction_high=3"}, "has no effect here; choose a correction: tis"},
+      {{"algorithm.correction=tis", "algorithm.correction_level=sequence"},
+       "algorithm.correction_level: has no effect here; it belongs to correction: mis"},
+      {{"algorithm.correction=icepop", "algorithm.correction_veto=1e-4"}, "correction: mis"},
+      {{"algorithm.correction=icepop", "algorithm.correction_normalize=true"}, "correction: mis"},
+      {{"algorithm.correction=mis", "algorithm.correction_reject_low=0.1"},
+       "set algorithm.correction_reject: token, sequence or geometric"},
+      {{"algorithm.correction=mis", "algorithm.correction_reject=token",
+        "algorithm.correction_reject_low=2"},
+       "2 should be less than correction_reject_high 2"},
+      {{"algorithm.kl_unbiased=true"}, "algorithm.kl_unbiased: true has no effect"},
+      {{"algorithm.kl_unbiased=true", "algorithm.kl=k3", "algorithm.kl_coefficient=0.1",
+        "algorithm.kl_in=reward"},
+       "with kl_in: loss"},
+      {{"algorithm.horizon=5"},
+       "5 has no effect; it belongs to aggregation: seq_mean_token_sum_norm"},
+      {{"algorithm.name=cispo", "algorithm.dual_clip=3"}, "3 has no effect with cispo"},
+      {{"algorithm.name=rloo", "algorithm.divide_by_std=false"}, "rloo does not divide"},
+      {{"algorithm.name=reinforce_plus_plus", "algorithm.dynamic_sampling=true",
+        "rollout.samples_per_prompt=1"},
+       "1 is too few: dynamic_sampling compares"},
       {{"algorithm.overlong_buffer=300"}, "300 tokens are more than sampling.max_new_tokens 256"},
       {{"algorithm.overlong_buffer=3", "algorithm.overlong_penalty=0"}, "3 has no effect"},
       {{"trainer.optimizer_steps_per_rollout=257"}, "257 is more than the 256 episodes"},
@@ -96,6 +117,36 @@ TEST(CheckExperimentTest, SettingsWithoutEffectAreRefused) {
 TEST(CheckForSftTest, NeedsNoRewards) {
   EXPECT_EQ(Checked({"rewards=[]"}, CheckForSft), "OK");
   EXPECT_THAT(Checked({"model.path="}, CheckForSft), HasSubstr("model.path"));
+}
+
+TEST(CheckForTrainingTest, EveryCorrectionCanBeSetInFull) {
+  EXPECT_EQ(Checked({"algorithm.correction=mis", "algorithm.correction_level=geometric",
+                     "algorithm.correction_mode=mask", "algorithm.correction_low=0.5",
+                     "algorithm.correction_reject=sequence", "algorithm.correction_reject_low=0.9",
+                     "algorithm.correction_veto=1e-4", "algorithm.correction_normalize=true",
+                     "algorithm.opsm_delta=1e-4"}),
+            "OK");
+  EXPECT_EQ(Checked({"algorithm.name=dr_grpo", "algorithm.horizon=100"}), "OK");
+}
+
+TEST(DerivedTest, HorizonIsThatOfTheLongestEpisode) {
+  Experiment e;
+  e.sampling.max_new_tokens = 100;
+  EXPECT_EQ(e.Horizon(), 100);
+  e.rollout.environment = "calculator";
+  e.rollout.max_turns = 3;
+  EXPECT_EQ(e.Horizon(), 300);
+  e.algorithm.horizon = 7;
+  EXPECT_EQ(e.Horizon(), 7);
+}
+
+TEST(DerivedTest, TheBatchAsBaselineKeepsGroupsOfEqualScores) {
+  Experiment e;
+  EXPECT_TRUE(e.DropsZeroStdGroups());
+  e.algorithm.name = "reinforce_plus_plus";
+  EXPECT_FALSE(e.DropsZeroStdGroups());
+  e.algorithm.name = "reinforce_plus_plus_baseline";
+  EXPECT_TRUE(e.DropsZeroStdGroups());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "configs/fields.h"
+#include "configs/paths.h"
 
 namespace orrery::configs {
 namespace {
@@ -271,11 +272,25 @@ TEST(PrintTest, ReadsBackEqual) {
   }
 }
 
+TEST(AutoTest, ANumberOrTheWord) {
+  EXPECT_EQ(Read("algorithm: {clip_low: auto}").algorithm.clip_low, std::nullopt);
+  EXPECT_EQ(Read("algorithm: {clip_low: 3e-4}").algorithm.clip_low, 3e-4);
+  EXPECT_THAT(PrintExperiment(Read("algorithm: {clip_high: 4e-4}")),
+              HasSubstr("clip_low: auto\n  clip_high: 0.0004\n"));
+  for (const char* wrong : {"Auto", "[]", "2", "-1", "!x auto", "automatic", "{}", "nan"}) {
+    const auto experiment =
+        ParseExperiment(std::string("algorithm: {clip_low: ") + wrong + "}", "f.yaml");
+    EXPECT_THAT(std::string(experiment.status().message()),
+                HasSubstr("f.yaml:1:23: algorithm.clip_low"))
+        << wrong;
+  }
+}
+
 TEST(ExplainTest, IsAFileOfTheDefaultsThatNamesEveryKey) {
   const std::string text = ExplainExperiment();
   EXPECT_EQ(Read(text), Experiment{});
   EXPECT_THAT(text, HasSubstr("# the likeliest tokens of this total probability"));
-  EXPECT_THAT(text, HasSubstr("(number, at least 0)\n  clip_high: 0.28\n"));
+  EXPECT_THAT(text, HasSubstr("or auto, at least 0)\n  clip_high: auto\n"));
   size_t start = 0;
   while (start < text.size()) {
     const size_t end = text.find('\n', start);
@@ -411,6 +426,45 @@ TEST_F(LoadTest, PathsOfOverridesBelongToTheWorkingDirectory) {
   const std::string path = Write("model: {path: other}\n");
   const std::vector<std::string> overrides = {"model.path=start"};
   EXPECT_EQ(LoadExperiment(path, overrides)->model.path, "start");
+}
+
+TEST_F(LoadTest, FilesInARewardsCommandAreThoseBesideTheFile) {
+  std::ofstream(folder_ + "/exp/grade.py");
+  std::filesystem::create_directories(folder_ + "/exp/a b");
+  std::ofstream(folder_ + "/exp/a b/tool");
+  const std::string path = Write(
+      "rewards:\n"
+      "- {name: program, parameters: {command: \"python3 grade.py --table 'grade.py' "
+      "absent.py\"}}\n"
+      "- {name: regex, parameters: {pattern: grade.py}}\n");
+  std::filesystem::current_path(folder_);
+  const auto experiment = LoadExperiment("exp/f.yaml");
+  ASSERT_TRUE(experiment.ok()) << experiment.status();
+  const std::string grade = std::filesystem::absolute("exp/grade.py").string();
+  EXPECT_EQ(experiment->rewards[0].parameters.at("command"),
+            "python3 " + grade + " --table 'grade.py' absent.py");
+  EXPECT_EQ(experiment->rewards[1].parameters.at("pattern"), "grade.py");
+  const std::vector<std::string> overrides = {"rewards.0.parameters={command: python3 grade.py}"};
+  EXPECT_EQ(LoadExperiment("exp/f.yaml", overrides)->rewards[0].parameters.at("command"),
+            "python3 grade.py");
+}
+
+TEST(ResolveCommandTest, TouchesPlainWordsThatAreFilesAlone) {
+  const std::string folder = testing::TempDir() + "/configs_command." + std::to_string(getpid());
+  std::filesystem::create_directories(folder + "/a b");
+  for (const char* name : {"/run", "/x y", "/a b/run"}) std::ofstream(folder + name);
+  const std::string found = std::filesystem::absolute(folder + "/run").lexically_normal().string();
+  EXPECT_EQ(ResolveCommand("run run ./run", folder), "run " + found + " " + found);
+  EXPECT_EQ(ResolveCommand("./run", folder), found);
+  EXPECT_EQ(ResolveCommand("  cat   run  ", folder), "  cat   " + found + "  ");
+  for (const char* same : {"", "  ", "cat 'run' \"run\" r\\un", "sh -c 'cat run'", "cat /run gone",
+                           "cat 'open", "cat \\", "sh -c \"a \\\" run\" x"}) {
+    EXPECT_EQ(ResolveCommand(same, folder), same);
+  }
+  EXPECT_EQ(
+      ResolveCommand("cat run", folder + "/a b"),
+      "cat \"" + std::filesystem::absolute(folder + "/a b/run").lexically_normal().string() + "\"");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(LoadTest, UnreadableFilesAreErrorsWithTheirName) {

@@ -229,5 +229,16 @@ TEST_F(BadInput, SftIsAsStrict) {
   ExpectRefused({"sft", Experiment(), "--set", "sft.batch_size=0"}, "sft.batch_size");
 }
 
+TEST_F(BadInput, ACacheThatTheMachineDoesNotGiveIsAnErrorWithItsSize) {
+  if (Get("/proc/sys/vm/overcommit_memory").starts_with("1")) {
+    GTEST_SKIP() << "this kernel promises any amount of memory";
+  }
+  const Ended ended = Orrery({"run", Experiment(), "--set", "rollout.kv_tokens=1000000000"});
+  EXPECT_EQ(ended.code, 1) << ended;
+  EXPECT_THAT(ended.err,
+              ::testing::MatchesRegex("orrery: the keys and values take [0-9]+ MB, which "
+                                      "this machine does not give.*rollout.kv_tokens.*\n"));
+}
+
 }  // namespace
 }  // namespace orrery::e2e

@@ -43,6 +43,33 @@ TEST(Resume, CtrlCEndsWithACheckpointAndTheRestIsEqual) {
   ExpectSameRun(folder / "whole", folder / "cut", 60);
 }
 
+TEST(Resume, AnotherNumberOfThreadsIsNotedAndChangesNothing) {
+  TempFolder folder;
+  for (const char* name : {"whole", "cut"}) {
+    ASSERT_EQ(Orrery({"run", SmallExperiment(folder, name, 4)}).code, 0);
+  }
+  for (const char* name : {"whole", "cut"}) {  // two steps more, on other threads for one of them
+    const std::string file = folder / (std::string(name) + "/experiment.yaml");
+    std::string text = std::regex_replace(Get(file), std::regex("steps: 4\n"), "steps: 6\n");
+    if (name == std::string("cut")) {
+      text = std::regex_replace(text, std::regex("threads: 2\n"), "threads: 1\n");
+    }
+    Put(file, text);
+    const Ended ended = Orrery({"resume", folder / name});
+    ASSERT_EQ(ended.code, 0) << ended;
+    const bool changed = name == std::string("cut");
+    EXPECT_EQ(ended.out.find("goes on with 1 threads, its checkpoint was written with 2") !=
+                  std::string::npos,
+              changed)
+        << ended;
+    EXPECT_EQ(Get(folder / (std::string(name) + "/events.jsonl")).find("\"machine\"") !=
+                  std::string::npos,
+              changed);
+  }
+  EXPECT_EQ(Curve(folder / "whole"), Curve(folder / "cut"));
+  ExpectSameFiles(folder / "whole/samples", folder / "cut/samples");
+}
+
 TEST(Resume, CtrlCTwiceEndsAtOnce) {
   TempFolder folder;
   Process process(OrreryWords({"run", EndlessExperiment(folder, "a")}));

@@ -118,5 +118,62 @@ TEST(Run, TheResolvedExperimentRunsAgain) {
   ExpectSameRun(folder / "a", folder / "b", 3);
 }
 
+// One row a phase, named; a stretch of each in every step, none overlapping another in its row.
+TEST(Run, TraceShowsThePhasesOfEveryStep) {
+  TempFolder folder;
+  const Ended ended =
+      Orrery({"run", SmallExperiment(folder, "a", 4), "--set", "output.trace=true"});
+  ASSERT_EQ(ended.code, 0) << ended;
+  EXPECT_THAT(ended.out, HasSubstr("a/trace.json"));
+  const std::string trace = Get(folder / "a/trace.json");
+  EXPECT_EQ(trace.front(), '[');
+  EXPECT_EQ(trace.back(), ']');
+  const std::regex stretch(
+      "\\{\"ph\":\"X\",\"name\":\"([a-z]+)\",\"cat\":\"step\",\"ts\":([0-9]+),\"dur\":([0-9]+),"
+      "\"pid\":[0-9]+,\"tid\":([0-9]+),\"args\":\\{\"step\":([0-9]+)\\}\\}");
+  std::map<std::string, std::map<int, int64_t>> seen;  // phase -> step -> microseconds
+  std::map<std::string, int64_t> end_of_row;
+  for (std::sregex_iterator it(trace.begin(), trace.end(), stretch), end; it != end; ++it) {
+    const std::string phase = (*it)[1];
+    const int64_t begin_us = std::stoll((*it)[2]), duration_us = std::stoll((*it)[3]);
+    EXPECT_GE(begin_us, end_of_row[(*it)[4]]) << phase;
+    end_of_row[(*it)[4]] = begin_us + duration_us;
+    seen[phase][std::stoi((*it)[5])] += duration_us;
+    EXPECT_THAT(trace, HasSubstr("\"tid\":" + (*it)[4].str() + ",\"args\":{\"name\":\"" + phase));
+  }
+  const std::vector<std::string> lines = Lines(Get(folder / "a/metrics.jsonl"));
+  for (int step = 1; step <= 4; ++step) {
+    for (const char* phase : {"generate", "reward", "train", "sync"}) {
+      ASSERT_TRUE(seen[phase].contains(step)) << phase << " of step " << step;
+    }
+    // As the metrics tell it, but for the clocks' reading.
+    const double generate_s = Metrics(lines[static_cast<size_t>(step)])["perf/rollout_s"];
+    EXPECT_NEAR(static_cast<double>(seen["generate"][step]) * 1e-6, generate_s, 0.02);
+  }
+  EXPECT_TRUE(seen["save"].contains(2));
+  EXPECT_TRUE(seen["eval"].contains(3));
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "b", 1)}).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "b/trace.json")) << "only where it is asked for";
+}
+
+TEST(Run, ARewardProgramIsFoundBesideTheExperiment) {
+  TempFolder folder;
+  Put(folder / "grade.py",
+      "import json, sys\n"
+      "for line in sys.stdin:\n"
+      "    print(json.dumps({'score': len(json.loads(line)['response']) % 2}), flush=True)\n");
+  const Ended ended = Orrery({"run", SmallExperiment(folder, "a", 2), "--set",
+                              "rewards=[{name: program, parameters: {command: absent_for_now}}]"});
+  EXPECT_EQ(ended.code, 2) << ended;
+  std::string text = Get(folder / "a.yaml");
+  const std::string grader = "{name: gsm8k_strict}";
+  text.replace(text.find(grader), grader.size(),
+               "{name: program, parameters: {command: python3 grade.py}}");
+  Put(folder / "a.yaml", text);
+  const Ended found = Orrery({"run", folder / "a.yaml"});
+  ASSERT_EQ(found.code, 0) << found;
+  EXPECT_EQ(Metrics(Lines(Get(folder / "a/metrics.jsonl"))[1])["rollout/samples/failed"], 0);
+}
+
 }  // namespace
 }  // namespace orrery::e2e

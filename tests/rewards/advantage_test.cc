@@ -222,6 +222,16 @@ TEST(Advantage, WholeBatchWhiteningIsAnOptionOfAll) {
   EXPECT_EQ(Assign({.whiten_batch = true}, {Group(1, kScores), Group(2, {0, 1, 5})}), expected);
 }
 
+TEST(Advantage, WhiteningIsLeftToTheTrainerWhereAsked) {
+  std::vector<EpisodeGroup> groups = {Group(1, {1, 0, 0}), Group(2, {1, 1})};
+  AssignAdvantages({.estimator = Estimator::kReinforcePlusPlus, .leave_whitening = true}, &groups);
+  EXPECT_EQ(Advantages(groups), (std::vector<double>{1, 0, 0, 1, 1}));
+  groups = {Group(1, {1, 0}), Group(2, {1, 1})};
+  AssignAdvantages({.estimator = Estimator::kReinforcePlusPlusBaseline, .leave_whitening = true},
+                   &groups);
+  EXPECT_EQ(Advantages(groups), (std::vector<double>{0.5, -0.5, 0, 0}));
+}
+
 TEST(Advantage, AlgorithmsHaveEstimators) {
   for (const char* name : {"grpo", "dapo", "gspo", "cispo"}) {
     EXPECT_EQ(ParseEstimator(name).value(), Estimator::kGrpo);

@@ -92,6 +92,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
                            {"dapo", Algorithm::kDapo},
                            {"rloo", Algorithm::kRloo},
                            {"reinforce_plus_plus", Algorithm::kReinforcePlusPlus},
+                           {"reinforce_plus_plus_baseline", Algorithm::kReinforcePlusPlus},
                            {"gspo", Algorithm::kGspo},
                            {"cispo", Algorithm::kCispo},
                            {"reinforce", Algorithm::kReinforce}});

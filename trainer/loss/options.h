@@ -47,7 +47,8 @@ struct LossOptions {
   }
 };
 
-// grpo, dr_grpo, dapo, rloo, reinforce_plus_plus, gspo, cispo, reinforce.
+// grpo, dr_grpo, dapo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline (the loss is the
+// same), gspo, cispo, reinforce.
 absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name);
 // token_mean, seq_mean_token_mean, seq_mean_token_sum, seq_mean_token_sum_norm, token_sum.
 absl::StatusOr<Aggregation> ParseAggregation(std::string_view name);

@@ -105,6 +105,20 @@ TEST(Batcher, TruncatedEpisodesAreMaskedWhereAsked) {
   EXPECT_EQ(MakeBatches(groups, mask).at(0).sequences.size(), 1u);
 }
 
+TEST(Batcher, ARolloutWithoutSignalIsMeasuredWhole) {
+  std::vector<EpisodeGroup> groups = MakeGroups({4, 3});
+  for (EpisodeGroup& group : groups) {
+    for (Episode& episode : group.episodes) episode.outcome.score = 1;
+  }
+  groups[0].episodes[0].status = EpisodeStatus::kFailed;
+  groups[1].episodes[1].status = EpisodeStatus::kFiltered;
+  ASSERT_TRUE(MakeBatches(groups, {}).empty());
+  const TrainingBatch batch = MakeMeasuredBatch(groups);
+  EXPECT_EQ(batch.sequences.size(), 3u);
+  EXPECT_EQ(batch.num_episodes, 3);
+  EXPECT_EQ(batch.num_trained_tokens, 4 + 3 + 3);
+}
+
 TEST(Batcher, NothingToTrainIsNoBatch) {
   EXPECT_TRUE(MakeBatches({}, {}).empty());
   EXPECT_TRUE(MakeBatches(MakeGroups({0, 0}), {}).empty());

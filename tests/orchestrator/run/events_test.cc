@@ -68,15 +68,19 @@ TEST(Trace, IsJsonAndContinuesAfterATornEnd) {
     trace->NameTrack(0, "loop");
     { const TraceSpan span(trace.get(), "rollout", "step"); }
     ASSERT_OK(trace->Flush());
-    EXPECT_EQ(CountEvents(Get(path)), 2u);
+    EXPECT_EQ(CountEvents(Get(path)), 3u);  // its name, its place, the span
   }
+  EXPECT_EQ(Get(path).back(), ']') << "whole by itself once it is closed";
   std::ofstream(path, std::ios::app) << ",\n{\"ph\":\"X\",\"na";
   {
     ASSERT_OK_AND_ASSIGN(const auto trace, TraceWriter::Open(path));
-    trace->Complete("train \"x\"", "step", 10, 5);
+    trace->Complete("train \"x\"", "step", 10, 5, 4, 17);
+    trace->NameProcess("a \"run\"");
   }
-  EXPECT_EQ(CountEvents(Get(path)), 3u);
+  EXPECT_EQ(CountEvents(Get(path)), 5u);
   EXPECT_THAT(Get(path), HasSubstr("\"ts\":10,\"dur\":5"));
+  EXPECT_THAT(Get(path), HasSubstr("\"tid\":4,\"args\":{\"step\":17}}"));
+  EXPECT_THAT(Get(path), HasSubstr("\"name\":\"a \\\"run\\\"\""));
   for (const char* junk : {"", "junk", "[", "{}"}) {
     Put(path, junk);
     ASSERT_OK_AND_ASSIGN(const auto trace, TraceWriter::Open(path));
