@@ -2,28 +2,14 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
+#include "rollout/cpu_executor.h"
 
 namespace orrery::rollout {
 namespace {
 
-using kernels::kBlockTokens;
 using kernels::SampleResult;
-
-constexpr int64_t kShardRows = 48;  // a multiple of the tiles of Linear
-
-kernels::SamplerParams ToParams(const SamplingOptions& s) {
-  kernels::SamplerParams params;
-  params.temperature = s.temperature;
-  params.top_k = s.top_k;
-  params.top_p = s.top_p;
-  params.min_p = s.min_p;
-  params.repetition_penalty = s.repetition_penalty;
-  params.presence_penalty = s.presence_penalty;
-  return params;
-}
 
 bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -33,13 +19,18 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 
 Engine::Engine(const model::WeightStore* weights, const TextCodec* codec,
                const EngineOptions& options)
-    : weights_(*weights),
+    : Engine(std::make_unique<CpuExecutor>(
+                 weights, CpuExecutorOptions{options.kv_blocks, options.scheduler.max_positions,
+                                             options.sharded_model_bytes}),
+             codec, options.scheduler) {}
+
+Engine::Engine(std::unique_ptr<PassExecutor> executor, const TextCodec* codec,
+               const SchedulerLimits& limits)
+    : executor_(std::move(executor)),
       codec_(codec),
-      options_(options),
-      rope_(weights->spec().rope_inv_freq, options.scheduler.max_positions),
-      cache_(weights->spec(), options.kv_blocks),
-      scheduler_(&cache_, options.scheduler) {
-  stats_.kv_blocks = options.kv_blocks;
+      limits_(limits),
+      scheduler_(executor_->pool(), limits) {
+  stats_.kv_blocks = executor_->pool()->num_blocks();
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -96,13 +87,13 @@ absl::Status Engine::BeginUpdate(PolicyVersion version) {
 }
 
 absl::Status Engine::Commit(PolicyVersion version) {
-  if (weights_.in_update() || weights_.version() != version) {
-    return Precondition("weights of version {} were announced, the store holds version {}{}",
-                        version, weights_.version(), weights_.in_update() ? ", half written" : "");
-  }
   {
     std::lock_guard lock(mutex_);
     if (!refusing_) return Precondition("commit of version {} without its beginning", version);
+  }
+  RETURN_IF_ERROR(executor_->TakeWeights(version));
+  {
+    std::lock_guard lock(mutex_);
     refusing_ = false;
   }
   Resume();
@@ -113,6 +104,7 @@ void Engine::Loop() {
   while (WaitForWork()) {
     TakeCommands();
     if (!scheduler_.empty()) RunPass();
+    if (Pausing() || scheduler_.empty()) Drain();
     {
       std::lock_guard lock(mutex_);
       in_pass_ = false;
@@ -123,7 +115,13 @@ void Engine::Loop() {
   AbortAll();
 }
 
+bool Engine::Pausing() const {
+  std::lock_guard lock(mutex_);
+  return pauses_ > 0;
+}
+
 void Engine::AbortAll() {
+  Drain();
   // A callback may submit once more: until nothing is left.
   while (true) {
     TakeCommands();
@@ -169,7 +167,7 @@ void Engine::TakeCommands() {
 }
 
 absl::Status Engine::Admit(const GenerationRequest& request) const {
-  const int64_t vocabulary = weights_.spec().vocab_size;
+  const int64_t vocabulary = executor_->spec().vocab_size;
   for (const int32_t id : request.prompt_ids) {
     if (id < 0 || id >= vocabulary) {
       return InvalidInput(
@@ -181,6 +179,7 @@ absl::Status Engine::Admit(const GenerationRequest& request) const {
   if (!request.sampling.stop.empty() && codec_ == nullptr) {
     return InvalidInput("stop strings need a tokenizer; give stop_token_ids");
   }
+  RETURN_IF_ERROR(executor_->Admit(request));
   return scheduler_.Admit(request);
 }
 
@@ -197,138 +196,83 @@ void Engine::HandleAbort(RequestId id) {
 
 void Engine::RunPass() {
   Copies copies;
-  const std::vector<Work> pass = scheduler_.Next(&copies);
-  for (int64_t layer = 0; layer < weights_.spec().num_layers && !copies.empty(); ++layer) {
-    kernels::CopyKv(copies, weights_.spec().heads, cache_.Layer(layer));
-  }
-  std::vector<Shard> shards = CutIntoShards(pass);
-  while (ops_.size() < shards.size()) {
-    ops_.push_back(std::make_unique<InferenceOps>(&weights_, &cache_, &rope_));
-  }
-  kernels::ParallelFor(static_cast<int64_t>(shards.size()),
-                       [&](int64_t i) { RunShard(&shards[i], ops_[i].get()); });
-  scheduler_.Done(pass);
-  {
-    std::lock_guard lock(mutex_);
-    ++stats_.steps;
-    stats_.preemptions = scheduler_.num_preemptions();
-    stats_.peak_running = std::max(stats_.peak_running, scheduler_.num_running());
-    stats_.peak_kv_blocks =
-        std::max(stats_.peak_kv_blocks, cache_.num_blocks() - cache_.num_free());
-    for (const Work& w : pass) {
-      if (w.response == nullptr) {
-        stats_.prompt_tokens += w.count;
-        if (w.samples) {
-          stats_.shared_tokens +=
-              w.request->prompt_size() * (static_cast<int64_t>(w.request->responses.size()) - 1);
-        }
-      }
-    }
-  }
-  for (Shard& shard : shards) {
-    size_t next = 0;
-    for (const Work& w : shard.work) {
-      if (!w.samples) continue;
-      const std::vector<SampleResult>& results = shard.results[next++];
-      if (w.response != nullptr) {
-        Take(w, w.response, results[0]);
-        continue;
-      }
-      // A prompt computed again after it was dropped has responses that went on already.
-      const RequestId id = w.request->id;
-      for (size_t i = 0; i < results.size() && scheduler_.Find(id) != nullptr; ++i) {
-        Response* r = &w.request->responses[i];
-        if (!r->finished && r->generation.token_ids.empty()) Take(w, r, results[i]);
-      }
-    }
-  }
+  const std::vector<Work> pass = scheduler_.Next(&copies, !in_flight_.empty());
+  if (!pass.empty()) LaunchPass(pass, copies);
+  const bool full = static_cast<int>(in_flight_.size()) == executor_->depth();
+  if (full || (pass.empty() && !in_flight_.empty())) CollectPass();
 }
 
-std::vector<Engine::Shard> Engine::CutIntoShards(std::vector<Work> pass) const {
-  const int64_t bytes = weights_.layout().num_elements * kernels::SizeOf(weights_.dtype());
-  const bool sharded = bytes <= options_.sharded_model_bytes;
-  std::vector<Shard> shards;
-  int64_t rows = 0;
-  for (const Work& w : pass) {
-    if (shards.empty() || (sharded && rows > 0 && rows + w.count > kShardRows)) {
-      shards.emplace_back();
-      rows = 0;
-    }
-    shards.back().work.push_back(w);
-    rows += w.count;
-  }
-  return shards;
-}
-
-void Engine::FillShard(Shard* shard) const {
-  for (const Work& w : shard->work) {
-    kernels::SequenceSpan span;
-    span.first_row = static_cast<int64_t>(shard->token_ids.size());
-    span.num_rows = w.count;
-    span.first_position = w.first_position;
-    span.blocks = w.blocks();
-    for (int64_t p = w.first_position; p < w.first_position + w.count; ++p) {
-      shard->token_ids.push_back(w.response == nullptr ? w.request->what.prompt_ids[p]
-                                                       : w.request->TokenAt(*w.response, p));
-      shard->positions.push_back(static_cast<int32_t>(p));
-      shard->slots.push_back(
-          static_cast<int32_t>(span.blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens));
-    }
-    shard->spans.push_back(span);
-    if (w.samples) {
-      shard->logit_rows.push_back(static_cast<int32_t>(shard->token_ids.size()) - 1);
-    }
-  }
-}
-
-void Engine::RunShard(Shard* shard, InferenceOps* ops) const {
-  FillShard(shard);
-  model::Batch batch;
-  batch.token_ids = shard->token_ids;
-  batch.positions = shard->positions;
-  batch.slots = shard->slots;
-  batch.sequences = shard->spans;
-  const model::Value hidden = model::Forward(weights_.spec(), weights_.layout(), batch, *ops);
-  const kernels::TensorView logits = ops->Logits(hidden, shard->logit_rows);
-  std::vector<const Work*> sampling;
-  for (const Work& w : shard->work) {
-    if (w.samples) sampling.push_back(&w);
-  }
-  shard->results.resize(sampling.size());
-  // With one shard for all threads the rows are sampled in parallel; inside of one of many this
-  // runs in order.
-  kernels::ParallelFor(static_cast<int64_t>(sampling.size()), [&](int64_t i) {
-    static thread_local std::vector<float> scratch;
-    const Work& w = *sampling[i];
-    const std::span<const float> row(logits.f32(i), static_cast<size_t>(logits.cols));
+std::vector<Draw> Engine::DrawsOf(std::span<const Work> pass) const {
+  std::vector<Draw> draws;
+  for (size_t i = 0; i < pass.size(); ++i) {
+    const Work& w = pass[i];
+    if (!w.samples) continue;
     if (w.response != nullptr) {
-      shard->results[i].push_back(Sample(w, *w.response, row, &scratch));
-      return;
+      draws.push_back({i, w.request, w.response});
+      continue;
     }
-    for (const Response& r : w.request->responses) {
-      const bool needed = !r.finished && r.generation.token_ids.empty();
-      shard->results[i].push_back(needed ? Sample(w, r, row, &scratch) : SampleResult{});
+    // A prompt computed again after it was dropped has responses that went on already.
+    for (Response& r : w.request->responses) {
+      if (r.finished || w.request->num_positions(r) > w.request->prompt_size()) continue;
+      draws.push_back({i, w.request, &r});
     }
-  });
-}
-
-SampleResult Engine::Sample(const Work& work, const Response& response,
-                            std::span<const float> logits, std::vector<float>* scratch) const {
-  const SamplingOptions& sampling = work.request->what.sampling;
-  kernels::SamplerInput input;
-  input.logits = logits;
-  input.prompt_ids = work.request->what.prompt_ids;
-  input.generated_ids = response.generation.token_ids;
-  input.seed = work.request->what.seeds[response.index];
-  input.position = response.generation.token_ids.size();
-  if (static_cast<int64_t>(input.position) < sampling.min_new_tokens) {
-    input.banned_ids = sampling.stop_token_ids;
   }
-  return kernels::SampleToken(input, ToParams(sampling), scratch);
+  return draws;
 }
 
-void Engine::Take(const Work& work, Response* response, const SampleResult& result) {
-  Request* request = work.request;
+void Engine::LaunchPass(std::span<const Work> pass, const Copies& copies) {
+  const std::vector<Draw> draws = DrawsOf(pass);
+  executor_->Launch(pass, draws, copies);
+  std::vector<PendingDraw> pending;
+  pending.reserve(draws.size());
+  for (const Draw& draw : draws) {
+    draw.response->pending_draw = static_cast<int32_t>(pending.size());
+    ++draw.response->num_pending;
+    pending.push_back({draw.request->id, draw.response->index});
+  }
+  in_flight_.push_back(std::move(pending));
+  scheduler_.Done(pass);
+  Count(pass);
+}
+
+void Engine::Count(std::span<const Work> pass) {
+  std::lock_guard lock(mutex_);
+  ++stats_.steps;
+  stats_.preemptions = scheduler_.num_preemptions();
+  stats_.peak_running = std::max(stats_.peak_running, scheduler_.num_running());
+  stats_.peak_kv_blocks = std::max(stats_.peak_kv_blocks,
+                                   executor_->pool()->num_blocks() - executor_->pool()->num_free());
+  for (const Work& w : pass) {
+    if (w.response != nullptr) continue;
+    stats_.prompt_tokens += w.count;
+    if (w.samples) {
+      stats_.shared_tokens +=
+          w.request->prompt_size() * (static_cast<int64_t>(w.request->responses.size()) - 1);
+    }
+  }
+}
+
+void Engine::CollectPass() {
+  const std::vector<SampleResult> results = executor_->Collect();
+  const std::vector<PendingDraw> draws = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  CHECK_EQ(results.size(), draws.size());
+  for (size_t i = 0; i < draws.size(); ++i) {
+    // Ended meanwhile, by a stop token of the pass before or by an abort: the token is not wanted.
+    Request* request = scheduler_.Find(draws[i].request);
+    if (request == nullptr) continue;
+    Response* response = &request->responses[draws[i].response];
+    if (response->finished) continue;
+    --response->num_pending;
+    Take(request, response, results[i]);
+  }
+}
+
+void Engine::Drain() {
+  while (!in_flight_.empty()) CollectPass();
+}
+
+void Engine::Take(Request* request, Response* response, const SampleResult& result) {
   const SamplingOptions& sampling = request->what.sampling;
   Generation& g = response->generation;
   if (!result.finite) {
@@ -338,7 +282,7 @@ void Engine::Take(const Work& work, Response* response, const SampleResult& resu
   }
   g.token_ids.push_back(result.token_id);
   g.logprobs.push_back(result.logprob);
-  g.versions.push_back(weights_.version());
+  g.versions.push_back(executor_->version());
   g.entropy_sum += result.entropy;
   const int64_t n = static_cast<int64_t>(g.token_ids.size());
   const bool may_stop = n >= sampling.min_new_tokens;
@@ -346,8 +290,7 @@ void Engine::Take(const Work& work, Response* response, const SampleResult& resu
       (Contains(sampling.stop_token_ids, result.token_id) || HitsStopString(*request, *response))) {
     return FinishResponse(request, response, FinishReason::kStop);
   }
-  if (n >= sampling.max_new_tokens ||
-      request->num_known(*response) >= options_.scheduler.max_positions) {
+  if (n >= sampling.max_new_tokens || request->num_known(*response) >= limits_.max_positions) {
     FinishResponse(request, response, FinishReason::kLength);
   }
 }

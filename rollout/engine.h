@@ -1,10 +1,6 @@
-// The embedded rollout engine on the CPU: one thread that schedules, runs the forward pass, samples
-// and delivers. It samples from a WeightStore that a trainer may write between BeginUpdate and
-// Commit.
-//
-// A pass is cut into shards of rows. With a small model each shard runs the whole forward pass on
-// one thread (one meeting point a pass); a large model runs one shard whose operators use all
-// threads. Neither changes a bit of any result.
+// The embedded rollout engine: one thread that schedules, hands passes to an executor (on the CPU
+// or a GPU), takes the tokens back and delivers. With an executor of depth two it plans a pass
+// while the one before still runs.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/sampler/sampler.h"
 #include "orchestrator/interfaces.h"
-#include "rollout/inference_ops.h"
+#include "rollout/pass_executor.h"
 #include "rollout/scheduler.h"
+#include "trainer/model/weight_store.h"
 
 namespace orrery::rollout {
 
@@ -31,7 +27,10 @@ struct EngineOptions {
 
 class Engine : public RolloutEngine, public WeightReceiver {
  public:
-  // Borrowed: weights (committed), and codec, which stop strings need (may be null without them).
+  // codec, borrowed, is what stop strings need (may be null without them).
+  Engine(std::unique_ptr<PassExecutor> executor, const TextCodec* codec,
+         const SchedulerLimits& limits);
+  // On the CPU. Borrowed: weights (committed), and codec.
   Engine(const model::WeightStore* weights, const TextCodec* codec, const EngineOptions& options);
   // Requests not yet finished are delivered as aborted.
   ~Engine() override;
@@ -40,7 +39,7 @@ class Engine : public RolloutEngine, public WeightReceiver {
   void Abort(RequestId id) override;
   void Pause() override;
   void Resume() override;
-  PolicyVersion version() const override { return weights_.version(); }
+  PolicyVersion version() const override { return executor_->version(); }
   EngineStats stats() const override;
 
   // Pauses until Commit. Running responses go on with the new weights afterwards; every token says
@@ -54,14 +53,10 @@ class Engine : public RolloutEngine, public WeightReceiver {
     GenerationRequest request;  // empty seeds: abort
     OnDone on_done;
   };
-  // Rows of one shard, ready for Forward.
-  struct Shard {
-    std::vector<Work> work;
-    std::vector<int32_t> token_ids, positions, slots;
-    std::vector<kernels::SequenceSpan> spans;
-    std::vector<int32_t> logit_rows;                          // one a sampling Work
-    std::vector<std::vector<kernels::SampleResult>> results;  // one a sampling Work; prompts: n
-    std::vector<float> scratch;
+  // A token that a pass in flight draws. The response may be gone when it comes.
+  struct PendingDraw {
+    RequestId request;
+    size_t response;
   };
   struct Delivery {
     OnDone on_done;
@@ -73,27 +68,27 @@ class Engine : public RolloutEngine, public WeightReceiver {
   bool WaitForWork();
   void TakeCommands();
   absl::Status Admit(const GenerationRequest& request) const;
+  bool Pausing() const;
   void AbortAll();
   void HandleAbort(RequestId id);
+  // Launches the next pass where there is one, and takes the oldest's tokens where it must.
   void RunPass();
-  std::vector<Shard> CutIntoShards(std::vector<Work> pass) const;
-  void FillShard(Shard* shard) const;
-  void RunShard(Shard* shard, InferenceOps* ops) const;
-  kernels::SampleResult Sample(const Work& work, const Response& response,
-                               std::span<const float> logits, std::vector<float>* scratch) const;
-  void Take(const Work& work, Response* response, const kernels::SampleResult& result);
+  void LaunchPass(std::span<const Work> pass, const Copies& copies);
+  void CollectPass();
+  void Drain();
+  std::vector<Draw> DrawsOf(std::span<const Work> pass) const;
+  void Count(std::span<const Work> pass);
+  void Take(Request* request, Response* response, const kernels::SampleResult& result);
   bool HitsStopString(const Request& request, const Response& response) const;
   void FinishResponse(Request* request, Response* response, FinishReason reason,
                       std::string error = {});
   void Deliver();
 
-  const model::WeightStore& weights_;
+  const std::unique_ptr<PassExecutor> executor_;
   const TextCodec* codec_;
-  const EngineOptions options_;
-  const kernels::RopeTable rope_;
-  KvCache cache_;
+  const SchedulerLimits limits_;
   Scheduler scheduler_;
-  std::vector<std::unique_ptr<InferenceOps>> ops_;  // one a shard
+  std::deque<std::vector<PendingDraw>> in_flight_;  // of the engine's thread
   std::vector<Delivery> deliveries_;                // of the engine's thread
 
   mutable std::mutex mutex_;

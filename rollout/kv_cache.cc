@@ -7,8 +7,8 @@
 namespace orrery::rollout {
 
 KvCache::KvCache(const model::ModelSpec& spec, int64_t num_blocks)
-    : heads_(spec.heads),
-      num_blocks_(num_blocks),
+    : BlockPool(num_blocks),
+      heads_(spec.heads),
       layer_elements_(kernels::KvBlocks::NumElements(spec.heads, num_blocks)),
       num_layers_(spec.num_layers) {
   const int64_t bytes = 2 * num_layers_ * layer_elements_ * static_cast<int64_t>(sizeof(float));
@@ -17,8 +17,6 @@ KvCache::KvCache(const model::ModelSpec& spec, int64_t num_blocks)
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED) << "cannot map " << bytes << " bytes of KV cache";
   memory_ = static_cast<float*>(memory);
-  references_.assign(static_cast<size_t>(num_blocks), 0);
-  for (int64_t b = num_blocks - 1; b >= 0; --b) free_.push_back(static_cast<int32_t>(b));
 }
 
 KvCache::~KvCache() {
@@ -30,27 +28,9 @@ int64_t KvCache::BlockBytes(const model::ModelSpec& spec) {
          static_cast<int64_t>(sizeof(float));
 }
 
-int32_t KvCache::Allocate() {
-  if (free_.empty()) return -1;
-  const int32_t block = free_.back();
-  free_.pop_back();
-  references_[block] = 1;
-  return block;
-}
-
-void KvCache::Retain(int32_t block) {
-  CHECK_GT(references_[block], 0);
-  ++references_[block];
-}
-
-void KvCache::Release(int32_t block) {
-  CHECK_GT(references_[block], 0);
-  if (--references_[block] == 0) free_.push_back(block);
-}
-
 kernels::KvBlocks KvCache::Layer(int64_t layer) const {
   float* k = memory_ + 2 * layer * layer_elements_;
-  return {k, k + layer_elements_, num_blocks_};
+  return {k, k + layer_elements_, num_blocks()};
 }
 
 }  // namespace orrery::rollout

@@ -9,8 +9,8 @@ namespace orrery::rollout {
 
 using kernels::kBlockTokens;
 
-Scheduler::Scheduler(KvCache* cache, const SchedulerLimits& limits)
-    : cache_(*cache), limits_(limits) {
+Scheduler::Scheduler(BlockPool* pool, const SchedulerLimits& limits)
+    : pool_(*pool), limits_(limits) {
   CHECK_GE(limits.max_running, 1);
   CHECK_GE(limits.prefill_chunk_tokens, 1);
 }
@@ -33,11 +33,11 @@ absl::Status Scheduler::Admit(const GenerationRequest& request) const {
       prompt + std::min(request.sampling.max_new_tokens, limits_.max_positions - prompt);
   // The prompt's last block exists twice: the prompt's own and the response's copy.
   const int64_t blocks = BlocksFor(longest) + 1;
-  if (blocks > cache_.num_blocks()) {
+  if (blocks > pool_.num_blocks()) {
     return Exhausted(
         "one response may need {} tokens of KV cache, which holds {}: raise "
         "rollout.kv_tokens or lower sampling.max_new_tokens",
-        blocks * kBlockTokens, cache_.num_blocks() * kBlockTokens);
+        blocks * kBlockTokens, pool_.num_blocks() * kBlockTokens);
   }
   return absl::OkStatus();
 }
@@ -60,15 +60,22 @@ Request* Scheduler::Find(RequestId id) {
   return it == requests_.end() ? nullptr : it->second.get();
 }
 
+bool Scheduler::Ending(const Request& request, const Response& r) const {
+  if (r.num_pending == 0) return false;
+  const int64_t tokens = static_cast<int64_t>(r.generation.token_ids.size()) + r.num_pending;
+  return tokens >= request.what.sampling.max_new_tokens ||
+         request.num_positions(r) >= limits_.max_positions;
+}
+
 bool Scheduler::Extend(std::vector<int32_t>* blocks, int64_t positions) {
   const int64_t wanted = BlocksFor(positions) - static_cast<int64_t>(blocks->size());
-  if (wanted > cache_.num_free()) return false;
-  for (int64_t i = 0; i < wanted; ++i) blocks->push_back(cache_.Allocate());
+  if (wanted > pool_.num_free()) return false;
+  for (int64_t i = 0; i < wanted; ++i) blocks->push_back(pool_.Allocate());
   return true;
 }
 
 void Scheduler::Release(std::vector<int32_t>* blocks) {
-  for (const int32_t block : *blocks) cache_.Release(block);
+  for (const int32_t block : *blocks) pool_.Release(block);
   blocks->clear();
 }
 
@@ -76,14 +83,14 @@ bool Scheduler::Fork(Request* request, Response* response, Copies* copies) {
   const int64_t full = request->prompt_size() / kBlockTokens;
   const int64_t tail = request->prompt_size() % kBlockTokens;
   // Room for the whole known sequence, so that what was admitted can run at once,
-  const int64_t wanted = BlocksFor(request->num_known(*response)) - full;
+  const int64_t wanted = BlocksFor(request->num_positions(*response)) - full;
   // and some for those that run already: what is admitted too early is preempted again.
-  if (wanted + num_running_ / 4 > cache_.num_free()) return false;
+  if (wanted + num_running_ / 4 > pool_.num_free()) return false;
   for (int64_t i = 0; i < full; ++i) {
-    cache_.Retain(request->prompt_blocks[i]);
+    pool_.Retain(request->prompt_blocks[i]);
     response->blocks.push_back(request->prompt_blocks[i]);
   }
-  for (int64_t i = 0; i < wanted; ++i) response->blocks.push_back(cache_.Allocate());
+  for (int64_t i = 0; i < wanted; ++i) response->blocks.push_back(pool_.Allocate());
   if (tail > 0) {
     copies->push_back(
         {request->prompt_blocks[full], response->blocks[full], static_cast<int32_t>(tail)});
@@ -131,8 +138,8 @@ bool Scheduler::DropYoungestPrompt(const Request* but_not) {
 void Scheduler::ScheduleRunning(std::vector<Work>* pass, int64_t* budget) {
   for (auto& [id, request] : requests_) {
     for (Response& r : request->responses) {
-      if (!r.running) continue;
-      const int64_t known = request->num_known(r);
+      if (!r.running || Ending(*request, r)) continue;
+      const int64_t known = request->num_positions(r);
       while (!Extend(&r.blocks, known)) {
         if (DropYoungestPrompt(request.get())) continue;
         if (PreemptYoungest() == &r) break;
@@ -156,10 +163,11 @@ bool Scheduler::SchedulePending(Request* request, std::vector<Work>* pass, int64
   for (Response& r : request->responses) {
     if (num_running_ >= limits_.max_running) return true;
     if (r.finished || r.running) continue;
-    if (r.generation.token_ids.empty()) continue;  // its first token comes with the prompt's pass
-    if (*budget <= 0 && request->num_known(r) > request->prompt_size() + 1) continue;
+    // Its first token comes with the prompt's pass.
+    if (request->num_positions(r) == request->prompt_size() || Ending(*request, r)) continue;
+    if (*budget <= 0 && request->num_positions(r) > request->prompt_size() + 1) continue;
     if (!Fork(request, &r, copies)) return false;
-    const int64_t left = request->num_known(r) - r.num_computed;
+    const int64_t left = request->num_positions(r) - r.num_computed;
     const int64_t count = left == 1 ? 1 : std::min(left, *budget);
     if (left > 1) *budget -= count;
     pass->push_back({request, &r, r.num_computed, count, count == left});
@@ -174,7 +182,7 @@ bool Scheduler::SchedulePrompt(Request* request, std::vector<Work>* pass, int64_
   // The next decode steps need room too: a prompt starts only where its responses can follow.
   const int64_t needed =
       BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
-  if (needed + 1 > cache_.num_free()) return false;
+  if (needed + 1 > pool_.num_free()) return false;
   CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
   *budget -= count;
   pass->push_back({request, nullptr, request->prompt_computed, count, count == left});
@@ -192,13 +200,13 @@ void Scheduler::ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies
   }
 }
 
-std::vector<Work> Scheduler::Next(Copies* copies) {
+std::vector<Work> Scheduler::Next(Copies* copies, bool passes_pending) {
   std::vector<Work> pass;
   copies->clear();
   int64_t budget = limits_.prefill_chunk_tokens;
   ScheduleRunning(&pass, &budget);
   ScheduleWaiting(&pass, &budget, copies);
-  while (pass.empty() && !requests_.empty()) {
+  while (pass.empty() && !requests_.empty() && !passes_pending) {
     // Prompts without running responses hold all blocks: the youngest makes room for the oldest.
     CHECK(DropYoungestPrompt(requests_.begin()->second.get()))
         << "an admitted request must be able to run alone";

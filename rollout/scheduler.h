@@ -18,8 +18,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/attention/attention.h"
 #include "orchestrator/interfaces.h"
-#include "rollout/kv_cache.h"
+#include "rollout/block_pool.h"
 
 namespace orrery::rollout {
 
@@ -33,7 +34,10 @@ struct Response {
   size_t index = 0;  // in its request
   Generation generation;
   std::vector<int32_t> blocks;
-  int64_t num_computed = 0;  // positions with keys and values
+  int64_t num_computed = 0;  // positions with keys and values, once the launched passes ran
+  // Tokens that launched passes draw and nobody has seen yet (0 or 1), and which draw of its pass.
+  int64_t num_pending = 0;
+  int32_t pending_draw = -1;
   bool running = false;
   bool finished = false;
 };
@@ -53,6 +57,8 @@ struct Request {
   int64_t num_known(const Response& r) const {
     return prompt_size() + static_cast<int64_t>(r.generation.token_ids.size());
   }
+  // And what is being sampled.
+  int64_t num_positions(const Response& r) const { return num_known(r) + r.num_pending; }
   int32_t TokenAt(const Response& r, int64_t position) const {
     return position < prompt_size() ? what.prompt_ids[position]
                                     : r.generation.token_ids[position - prompt_size()];
@@ -78,7 +84,7 @@ using Copies = std::vector<kernels::KvCopy>;
 
 class Scheduler {
  public:
-  Scheduler(KvCache* cache, const SchedulerLimits& limits);
+  Scheduler(BlockPool* pool, const SchedulerLimits& limits);
 
   // Ok, or why it can never be served.
   absl::Status Admit(const GenerationRequest& request) const;
@@ -88,9 +94,10 @@ class Scheduler {
   // REQUIRES: not empty.
   RequestId oldest() const { return requests_.begin()->first; }
 
-  // The next pass. Empty only where there are no requests.
-  std::vector<Work> Next(Copies* copies);
-  // The pass was run: its positions have keys and values.
+  // The next pass. Empty where there are no requests, or with passes_pending: until the tokens of a
+  // launched pass are known.
+  std::vector<Work> Next(Copies* copies, bool passes_pending = false);
+  // The pass was run, or launched: its positions have keys and values for whatever runs after it.
   void Done(std::span<const Work> pass);
   // Gives back a finished response's blocks; the request goes when it was the last.
   // Returns true where the request is gone.
@@ -103,6 +110,8 @@ class Scheduler {
   static int64_t BlocksFor(int64_t positions) {
     return (positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   }
+  // Whether the token being sampled is its last for certain.
+  bool Ending(const Request& request, const Response& response) const;
   bool Extend(std::vector<int32_t>* blocks, int64_t positions);
   bool Fork(Request* request, Response* response, Copies* copies);
   void Release(std::vector<int32_t>* blocks);
@@ -115,7 +124,7 @@ class Scheduler {
   bool SchedulePending(Request* request, std::vector<Work>* pass, int64_t* budget, Copies* copies);
   bool SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget);
 
-  KvCache& cache_;
+  BlockPool& pool_;
   const SchedulerLimits limits_;
   std::map<RequestId, std::unique_ptr<Request>> requests_;  // by age
   int64_t num_running_ = 0;

@@ -13,13 +13,6 @@ namespace {
 
 using kernels::kBlockTokens;
 
-model::ModelSpec SmallSpec() {
-  model::ModelSpec spec;
-  spec.num_layers = 1;
-  spec.heads = {1, 1, 2};
-  return spec;
-}
-
 GenerationRequest MakeRequest(int64_t prompt, size_t n, int64_t max_new_tokens) {
   GenerationRequest request;
   request.prompt_ids.assign(static_cast<size_t>(prompt), 7);
@@ -33,10 +26,7 @@ class Driver {
  public:
   // stop_seed: responses stop now and then before their limit; 0: never.
   Driver(int64_t num_blocks, const SchedulerLimits& limits, uint64_t stop_seed = 0)
-      : limits_(limits),
-        stop_seed_(stop_seed),
-        cache_(SmallSpec(), num_blocks),
-        scheduler_(&cache_, limits) {}
+      : limits_(limits), stop_seed_(stop_seed), cache_(num_blocks), scheduler_(&cache_, limits) {}
 
   absl::Status Add(GenerationRequest request) {
     if (absl::Status s = scheduler_.Admit(request); !s.ok()) return s;
@@ -86,7 +76,7 @@ class Driver {
     EXPECT_EQ(scheduler_.num_running(), 0);
   }
   Scheduler& scheduler() { return scheduler_; }
-  KvCache& cache() { return cache_; }
+  BlockPool& cache() { return cache_; }
   int64_t steps() const { return steps_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
   RequestId last_id() const { return last_id_; }
@@ -141,7 +131,7 @@ class Driver {
 
   const SchedulerLimits limits_;
   const uint64_t stop_seed_;
-  KvCache cache_;
+  BlockPool cache_;
   Scheduler scheduler_;
   RequestId last_id_ = 0;
   size_t expected_ = 0, finished_ = 0;
@@ -241,8 +231,8 @@ TEST(SchedulerTest, RandomLoadsEndAndGiveAllBlocksBack) {
   EXPECT_GT(preemptions, 100);
 }
 
-TEST(KvCacheTest, CountsReferences) {
-  KvCache cache(SmallSpec(), 2);
+TEST(BlockPoolTest, CountsReferences) {
+  BlockPool cache(2);
   const int32_t a = cache.Allocate(), b = cache.Allocate();
   EXPECT_NE(a, b);
   EXPECT_EQ(cache.Allocate(), -1);

@@ -1,0 +1,139 @@
+#include "rollout/cpu_executor.h"
+
+#include "kernels/cpu/thread_pool.h"
+#include "orchestrator/base/status.h"
+
+namespace orrery::rollout {
+namespace {
+
+using kernels::kBlockTokens;
+using kernels::SampleResult;
+
+constexpr int64_t kShardRows = 48;  // a multiple of the tiles of Linear
+
+kernels::SamplerParams ToParams(const SamplingOptions& s) {
+  kernels::SamplerParams params;
+  params.temperature = s.temperature;
+  params.top_k = s.top_k;
+  params.top_p = s.top_p;
+  params.min_p = s.min_p;
+  params.repetition_penalty = s.repetition_penalty;
+  params.presence_penalty = s.presence_penalty;
+  return params;
+}
+
+SampleResult Sample(const Draw& draw, std::span<const float> logits, std::vector<float>* scratch) {
+  const GenerationRequest& what = draw.request->what;
+  const Generation& generation = draw.response->generation;
+  kernels::SamplerInput input;
+  input.logits = logits;
+  input.prompt_ids = what.prompt_ids;
+  input.generated_ids = generation.token_ids;
+  input.seed = what.seeds[draw.response->index];
+  input.position = generation.token_ids.size();
+  if (static_cast<int64_t>(input.position) < what.sampling.min_new_tokens) {
+    input.banned_ids = what.sampling.stop_token_ids;
+  }
+  return kernels::SampleToken(input, ToParams(what.sampling), scratch);
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(const model::WeightStore* weights, const CpuExecutorOptions& options)
+    : weights_(*weights),
+      options_(options),
+      rope_(weights->spec().rope_inv_freq, options.max_positions),
+      cache_(weights->spec(), options.kv_blocks) {}
+
+absl::Status CpuExecutor::TakeWeights(PolicyVersion version) {
+  if (weights_.in_update() || weights_.version() != version) {
+    return Precondition("weights of version {} were announced, the store holds version {}{}",
+                        version, weights_.version(), weights_.in_update() ? ", half written" : "");
+  }
+  return absl::OkStatus();
+}
+
+void CpuExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws,
+                         const Copies& copies) {
+  for (int64_t layer = 0; layer < weights_.spec().num_layers && !copies.empty(); ++layer) {
+    kernels::CopyKv(copies, weights_.spec().heads, cache_.Layer(layer));
+  }
+  std::vector<Shard> shards = CutIntoShards(pass, draws);
+  while (ops_.size() < shards.size()) {
+    ops_.push_back(std::make_unique<InferenceOps>(&weights_, &cache_, &rope_));
+  }
+  results_.assign(draws.size(), {});
+  kernels::ParallelFor(static_cast<int64_t>(shards.size()),
+                       [&](int64_t i) { RunShard(pass, draws, &shards[i], ops_[i].get()); });
+}
+
+std::vector<CpuExecutor::Shard> CpuExecutor::CutIntoShards(std::span<const Work> pass,
+                                                           std::span<const Draw> draws) const {
+  const int64_t bytes = weights_.layout().num_elements * kernels::SizeOf(weights_.dtype());
+  const bool sharded = bytes <= options_.sharded_model_bytes;
+  std::vector<Shard> shards;
+  int64_t rows = 0;
+  size_t draw = 0;
+  for (size_t i = 0; i < pass.size(); ++i) {
+    if (shards.empty() || (sharded && rows > 0 && rows + pass[i].count > kShardRows)) {
+      shards.emplace_back();
+      rows = 0;
+    }
+    Shard& shard = shards.back();
+    shard.work.push_back(i);
+    rows += pass[i].count;
+    for (; draw < draws.size() && draws[draw].work == i; ++draw) shard.draws.push_back(draw);
+  }
+  return shards;
+}
+
+void CpuExecutor::FillShard(std::span<const Work> pass, Shard* shard) const {
+  for (const size_t index : shard->work) {
+    const Work& w = pass[index];
+    kernels::SequenceSpan span;
+    span.first_row = static_cast<int64_t>(shard->token_ids.size());
+    span.num_rows = w.count;
+    span.first_position = w.first_position;
+    span.blocks = w.blocks();
+    for (int64_t p = w.first_position; p < w.first_position + w.count; ++p) {
+      shard->token_ids.push_back(w.response == nullptr ? w.request->what.prompt_ids[p]
+                                                       : w.request->TokenAt(*w.response, p));
+      shard->positions.push_back(static_cast<int32_t>(p));
+      shard->slots.push_back(
+          static_cast<int32_t>(span.blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens));
+    }
+    shard->spans.push_back(span);
+    if (w.samples) {
+      shard->logit_rows.push_back(static_cast<int32_t>(shard->token_ids.size()) - 1);
+    }
+  }
+}
+
+void CpuExecutor::RunShard(std::span<const Work> pass, std::span<const Draw> draws, Shard* shard,
+                           InferenceOps* ops) {
+  FillShard(pass, shard);
+  model::Batch batch;
+  batch.token_ids = shard->token_ids;
+  batch.positions = shard->positions;
+  batch.slots = shard->slots;
+  batch.sequences = shard->spans;
+  const model::Value hidden = model::Forward(weights_.spec(), weights_.layout(), batch, *ops);
+  const kernels::TensorView logits = ops->Logits(hidden, shard->logit_rows);
+  // Rows of logits by the Work they belong to.
+  std::vector<int64_t> row_of(pass.size(), -1);
+  int64_t next = 0;
+  for (const size_t index : shard->work) {
+    if (pass[index].samples) row_of[index] = next++;
+  }
+  // With one shard for all threads the rows are sampled in parallel; inside of one of many this
+  // runs in order.
+  kernels::ParallelFor(static_cast<int64_t>(shard->draws.size()), [&](int64_t i) {
+    static thread_local std::vector<float> scratch;
+    const Draw& draw = draws[shard->draws[i]];
+    const std::span<const float> row(logits.f32(row_of[draw.work]),
+                                     static_cast<size_t>(logits.cols));
+    results_[shard->draws[i]] = Sample(draw, row, &scratch);
+  });
+}
+
+}  // namespace orrery::rollout

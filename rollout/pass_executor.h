@@ -1,0 +1,51 @@
+// Who runs the passes that the scheduler plans: the forward pass and the draws. The engine knows
+// neither the device nor where weights, keys and values lie.
+//
+//   Launch(pass n)  Launch(pass n + 1)  Collect() -> draws of n  Launch(n + 2) ...
+//
+// With a depth of two the engine launches a pass before it has seen the tokens of the one before;
+// the executor feeds them on. The engine's thread alone calls.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/sampler/sampler.h"
+#include "rollout/scheduler.h"
+#include "trainer/model/model_spec.h"
+
+namespace orrery::rollout {
+
+// A token to draw from the last position of a Work.
+struct Draw {
+  size_t work = 0;  // index in the pass
+  Request* request = nullptr;
+  Response* response = nullptr;
+};
+
+class PassExecutor {
+ public:
+  virtual ~PassExecutor() = default;
+
+  virtual const model::ModelSpec& spec() const = 0;
+  virtual BlockPool* pool() = 0;
+
+  // The weights that passes read from now on.
+  virtual PolicyVersion version() const = 0;
+  // Weights of this version are in place: derived copies are made. Nothing is in flight.
+  virtual absl::Status TakeWeights(PolicyVersion version) = 0;
+
+  // Ok, or why this executor can never serve the request.
+  virtual absl::Status Admit(const GenerationRequest& request) const = 0;
+
+  // Passes that may be in flight.
+  virtual int depth() const = 0;
+  // Pointers are valid during the call. REQUIRES: fewer than depth() in flight.
+  virtual void Launch(std::span<const Work> pass, std::span<const Draw> draws,
+                      const Copies& copies) = 0;
+  // Results of the oldest pass in flight, one a draw, in order. Waits for them.
+  virtual std::vector<kernels::SampleResult> Collect() = 0;
+};
+
+}  // namespace orrery::rollout
