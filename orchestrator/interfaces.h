@@ -35,6 +35,12 @@ struct GenerationRequest {
   std::vector<int32_t> prompt_ids;
   SamplingOptions sampling;
   std::vector<uint64_t> seeds;  // one a response
+  // New tokens each response may have, where they differ; empty: sampling.max_new_tokens for all.
+  std::vector<int64_t> new_token_limits;
+
+  int64_t new_tokens(size_t response) const {
+    return new_token_limits.empty() ? sampling.max_new_tokens : new_token_limits[response];
+  }
 };
 
 struct Generation {

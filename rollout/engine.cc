@@ -290,7 +290,8 @@ void Engine::Take(Request* request, Response* response, const SampleResult& resu
       (Contains(sampling.stop_token_ids, result.token_id) || HitsStopString(*request, *response))) {
     return FinishResponse(request, response, FinishReason::kStop);
   }
-  if (n >= sampling.max_new_tokens || request->num_known(*response) >= limits_.max_positions) {
+  if (n >= request->what.new_tokens(response->index) ||
+      request->num_known(*response) >= limits_.max_positions) {
     FinishResponse(request, response, FinishReason::kLength);
   }
 }

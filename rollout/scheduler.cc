@@ -19,9 +19,22 @@ absl::Status Scheduler::Admit(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt_ids.size());
   if (prompt == 0) return InvalidInput("the prompt has no tokens");
   if (request.seeds.empty()) return InvalidInput("the request asks for no responses");
-  if (request.sampling.max_new_tokens < 1) {
-    return InvalidInput("max_new_tokens is {}: a response has at least one token",
-                        request.sampling.max_new_tokens);
+  if (!request.new_token_limits.empty() &&
+      request.new_token_limits.size() != request.seeds.size()) {
+    return InvalidInput("{} limits of new tokens for {} responses", request.new_token_limits.size(),
+                        request.seeds.size());
+  }
+  int64_t most = 0;
+  for (size_t i = 0; i < request.seeds.size(); ++i) {
+    if (request.new_tokens(i) < 1) {
+      return InvalidInput("max_new_tokens is {}: a response has at least one token",
+                          request.new_tokens(i));
+    }
+    most = std::max(most, request.new_tokens(i));
+  }
+  if (static_cast<int64_t>(request.seeds.size()) > limits_.max_draws) {
+    return InvalidInput("the request asks for {} responses, a pass draws at most {}",
+                        request.seeds.size(), limits_.max_draws);
   }
   if (prompt >= limits_.max_positions) {
     return InvalidInput(
@@ -29,8 +42,7 @@ absl::Status Scheduler::Admit(const GenerationRequest& request) const {
         "(data.overlong_prompts: skip)",
         prompt, limits_.max_positions);
   }
-  const int64_t longest =
-      prompt + std::min(request.sampling.max_new_tokens, limits_.max_positions - prompt);
+  const int64_t longest = prompt + std::min(most, limits_.max_positions - prompt);
   // The prompt's last block exists twice: the prompt's own and the response's copy.
   const int64_t blocks = BlocksFor(longest) + 1;
   if (blocks > pool_.num_blocks()) {
@@ -63,7 +75,7 @@ Request* Scheduler::Find(RequestId id) {
 bool Scheduler::Ending(const Request& request, const Response& r) const {
   if (r.num_pending == 0) return false;
   const int64_t tokens = static_cast<int64_t>(r.generation.token_ids.size()) + r.num_pending;
-  return tokens >= request.what.sampling.max_new_tokens ||
+  return tokens >= request.what.new_tokens(r.index) ||
          request.num_positions(r) >= limits_.max_positions;
 }
 
@@ -175,27 +187,32 @@ bool Scheduler::SchedulePending(Request* request, std::vector<Work>* pass, int64
   return true;
 }
 
-bool Scheduler::SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget) {
+bool Scheduler::SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget,
+                               int64_t* draws) {
   if (*budget <= 0) return true;
   const int64_t left = request->prompt_size() - request->prompt_computed;
   const int64_t count = std::min(left, *budget);
+  const auto responses = static_cast<int64_t>(request->responses.size());
+  if (count == left && *draws > 0 && *draws + responses > limits_.max_draws) return true;
   // The next decode steps need room too: a prompt starts only where its responses can follow.
   const int64_t needed =
       BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
   if (needed + 1 > pool_.num_free()) return false;
   CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
   *budget -= count;
+  if (count == left) *draws += responses;
   pass->push_back({request, nullptr, request->prompt_computed, count, count == left});
   return true;
 }
 
 void Scheduler::ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies* copies) {
+  int64_t draws = 0;  // of prompts; running responses have theirs by max_running
   // Who finds no room ends it: the younger must not take the blocks that an older one waits for.
   for (auto& [id, request] : requests_) {
     if (num_running_ >= limits_.max_running) return;
     const bool had_room = request->prompt_ready()
                               ? SchedulePending(request.get(), pass, budget, copies)
-                              : SchedulePrompt(request.get(), pass, budget);
+                              : SchedulePrompt(request.get(), pass, budget, &draws);
     if (!had_room) return;
   }
 }

@@ -28,6 +28,7 @@ struct SchedulerLimits {
   int64_t max_running = 256;           // responses with blocks
   int64_t prefill_chunk_tokens = 512;  // prompt tokens (and recomputed ones) a step
   int64_t max_positions = 0;           // of the model
+  int64_t max_draws = 1 << 20;         // first tokens a pass
 };
 
 struct Response {
@@ -122,7 +123,7 @@ class Scheduler {
   void ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies* copies);
   // False where there is no room.
   bool SchedulePending(Request* request, std::vector<Work>* pass, int64_t* budget, Copies* copies);
-  bool SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget);
+  bool SchedulePrompt(Request* request, std::vector<Work>* pass, int64_t* budget, int64_t* draws);
 
   BlockPool& pool_;
   const SchedulerLimits limits_;

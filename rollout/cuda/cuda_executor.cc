@@ -47,8 +47,8 @@ CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLi
   const int64_t blocks = (limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   Extents most;
   most.rows = Bucket(limits.max_rows);
-  most.samples = Bucket(limits.max_logit_rows);
-  most.sequences = most.samples;
+  most.samples = Bucket(limits.max_samples);
+  most.sequences = Bucket(std::max(limits.max_rows, limits.max_samples));
   most.table_stride = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
   const int64_t input_bytes = InputLayout(most).bytes;
   input_ = DeviceBuffer(input_bytes);
@@ -76,7 +76,7 @@ CudaExecutor::Extents CudaExecutor::RoundUp(const Step& step) const {
   for (const std::vector<int32_t>& table : step.tables) blocks = std::max(blocks, table.size());
   Extents e;
   e.rows = std::min(Bucket(static_cast<int64_t>(step.rows.size())), limits_.max_rows);
-  e.samples = std::min(Bucket(static_cast<int64_t>(step.samples.size())), limits_.max_logit_rows);
+  e.samples = std::min(Bucket(static_cast<int64_t>(step.samples.size())), limits_.max_samples);
   e.sequences = Bucket(static_cast<int64_t>(step.tables.size()));
   e.table_stride = static_cast<int64_t>(std::bit_ceil(std::max<size_t>(blocks, 16)));
   return e;
@@ -99,6 +99,10 @@ void CudaExecutor::Fill(const Step& step, const Extents& e, std::byte* to) const
     ints(at.logit_rows)[i] = real ? step.samples[i].row : -1;
     sampling[i] = real ? step.samples[i].params : SamplerRow{};
     sampling[i].active = real;
+    if (sampling[i].num_ids + sampling[i].num_banned_ids > 0) {
+      sampling[i].ids = ids_.as<int32_t>() + step.samples[i].first_id;
+      sampling[i].banned_ids = sampling[i].ids + sampling[i].num_ids;
+    }
   }
   for (size_t i = 0; i < step.tables.size(); ++i) {
     std::memcpy(ints(at.tables) + static_cast<int64_t>(i) * e.table_stride, step.tables[i].data(),
@@ -119,15 +123,19 @@ void CudaExecutor::Enqueue(const Extents& e) {
   in.max_position = std::min(e.table_stride * kernels::kBlockTokens, limits_.max_positions) - 1;
   in.logit_rows = input_.as<int32_t>(at.logit_rows);
   in.num_logit_rows = e.samples;
-  const kernels::TensorView logits = ops_.Logits(in, e.rows);
+  const kernels::TensorView hidden = ops_.Hidden(in, e.rows);
   const int64_t n = output_.bytes() / 16;
-  kernels::cuda::SamplerOutput out;
-  out.token_ids = output_.as<int32_t>();
-  out.logprobs = output_.as<float>(4 * n);
-  out.entropies = output_.as<float>(8 * n);
-  out.finite = output_.as<int32_t>(12 * n);
-  kernels::cuda::SampleTokens(logits, input_.as<SamplerRow>(at.sampling), sampler_workspace_.data(),
-                              out, stream_);
+  for (int64_t first = 0; first < e.samples; first += limits_.max_logit_rows) {
+    const int64_t count = std::min(e.samples - first, limits_.max_logit_rows);
+    kernels::cuda::SamplerOutput out;
+    out.token_ids = output_.as<int32_t>() + first;
+    out.logprobs = output_.as<float>(4 * n) + first;
+    out.entropies = output_.as<float>(8 * n) + first;
+    out.finite = output_.as<int32_t>(12 * n) + first;
+    kernels::cuda::SampleTokens(ops_.Head(hidden.Rows(first, count)),
+                                input_.as<SamplerRow>(at.sampling) + first,
+                                sampler_workspace_.data(), out, stream_);
+  }
 }
 
 void CudaExecutor::RunGraph(const Extents& extents) {
@@ -148,19 +156,41 @@ void CudaExecutor::RunGraph(const Extents& extents) {
   CUDA_CHECK(cudaGraphLaunch(found->second, stream_));
 }
 
+void CudaExecutor::UploadCopies(const Step& step, int buffer) {
+  if (step.copies.empty()) return;
+  const size_t bytes = step.copies.size() * sizeof(kernels::KvCopy);
+  CHECK_LE(static_cast<int64_t>(bytes), copies_.bytes());
+  std::memcpy(pinned_copies_[buffer].data(), step.copies.data(), bytes);
+  CUDA_CHECK(cudaMemcpyAsync(copies_.data(), pinned_copies_[buffer].data(), bytes,
+                             cudaMemcpyHostToDevice, stream_));
+  ops_.CopyKv(copies_.as<kernels::KvCopy>(), static_cast<int64_t>(step.copies.size()));
+}
+
+// Rare (penalties and minimum lengths), so it may wait.
+void CudaExecutor::UploadIds(const Step& step) {
+  if (step.ids.empty()) return;
+  const int64_t bytes = static_cast<int64_t>(step.ids.size() * sizeof(int32_t));
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  if (ids_.bytes() < bytes) ids_ = DeviceBuffer(2 * bytes);
+  CUDA_CHECK(cudaMemcpyAsync(ids_.data(), step.ids.data(), static_cast<size_t>(bytes),
+                             cudaMemcpyHostToDevice, stream_));
+}
+
+int32_t CudaExecutor::Peek(int64_t sample) {
+  CHECK_GT(in_flight_, 0);
+  const int buffer = (next_ + kMaxInFlight - 1) % kMaxInFlight;
+  CUDA_CHECK(cudaEventSynchronize(done_[buffer]));
+  CHECK_LT(sample, num_samples_[buffer]);
+  return pinned_output_[buffer].as<int32_t>()[sample];
+}
+
 void CudaExecutor::Launch(const Step& step) {
   CHECK_LT(in_flight_, kMaxInFlight);
   CHECK(!step.rows.empty());
   const int buffer = next_;
   next_ = (next_ + 1) % kMaxInFlight;
-  if (!step.copies.empty()) {
-    const size_t bytes = step.copies.size() * sizeof(kernels::KvCopy);
-    CHECK_LE(static_cast<int64_t>(bytes), copies_.bytes());
-    std::memcpy(pinned_copies_[buffer].data(), step.copies.data(), bytes);
-    CUDA_CHECK(cudaMemcpyAsync(copies_.data(), pinned_copies_[buffer].data(), bytes,
-                               cudaMemcpyHostToDevice, stream_));
-    ops_.CopyKv(copies_.as<kernels::KvCopy>(), static_cast<int64_t>(step.copies.size()));
-  }
+  UploadCopies(step, buffer);
+  UploadIds(step);
   const Extents extents = RoundUp(step);
   const InputLayout layout(extents);
   CHECK_LE(layout.bytes, input_.bytes());

@@ -25,13 +25,15 @@ struct Step {
     int32_t sequence = 0;  // index into tables
   };
   struct Sample {
-    int32_t row = 0;  // whose logits
-    kernels::cuda::SamplerRow params;
+    int32_t row = 0;                   // whose logits
+    kernels::cuda::SamplerRow params;  // ids and banned_ids are set by Launch
+    int64_t first_id = 0;              // of params.num_ids, then params.num_banned_ids, in `ids`
   };
   std::vector<Row> rows;
   std::vector<Sample> samples;
   std::vector<std::vector<int32_t>> tables;  // KV blocks of each sequence, from position 0
   std::vector<kernels::KvCopy> copies;       // before the step, in every layer
+  std::vector<int32_t> ids;                  // that penalties and bans of samples read
 };
 
 struct StepResult {
@@ -55,6 +57,8 @@ class CudaExecutor {
   // Waits for the oldest step in flight.
   StepResult Collect();
   int in_flight() const { return in_flight_; }
+  // Token of a sample of the newest step in flight. Waits for it.
+  int32_t Peek(int64_t sample);
 
   void RandomiseKv(uint64_t seed) { ops_.RandomiseKv(seed); }
   double ExpertsTouched() const { return ops_.ExpertsTouched(); }
@@ -75,13 +79,15 @@ class CudaExecutor {
   };
   Extents RoundUp(const Step& step) const;
   void Fill(const Step& step, const Extents& extents, std::byte* to) const;
+  void UploadCopies(const Step& step, int buffer);
+  void UploadIds(const Step& step);
   void Enqueue(const Extents& extents);
   void RunGraph(const Extents& extents);
 
   const OpsLimits limits_;
   cudaStream_t stream_;
   CudaOps ops_;
-  DeviceBuffer input_, copies_, sampler_workspace_, output_;
+  DeviceBuffer input_, copies_, ids_, sampler_workspace_, output_;
   PinnedBuffer pinned_input_[kMaxInFlight], pinned_copies_[kMaxInFlight],
       pinned_output_[kMaxInFlight];
   cudaEvent_t done_[kMaxInFlight];

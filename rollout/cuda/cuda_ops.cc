@@ -58,7 +58,7 @@ std::vector<CudaOps::BufferShape> CudaOps::Shapes(const model::ModelSpec& spec, 
   shapes[kProjected] = {t, d, dtype};
   shapes[kActivated] = {t, spec.intermediate_size, dtype};
   shapes[kMlp] = {t, d, dtype};
-  shapes[kHeadInput] = {limits.max_logit_rows, d, dtype};
+  shapes[kHeadInput] = {limits.max_samples, d, dtype};
   shapes[kLogits] = {limits.max_logit_rows, spec.vocab_size, dtype};
   shapes[kRouter] = {spec.has_moe() ? t : 0, spec.num_experts, DType::kFloat32};
   shapes[kExpertsHidden] = {slots, spec.expert_width, dtype};
@@ -149,9 +149,9 @@ double CudaOps::ExpertsTouched() const {
   return static_cast<double>(touched) / static_cast<double>(spec_.num_layers);
 }
 
-TensorView CudaOps::Logits(const StepInput& input, int64_t num_tokens) {
+TensorView CudaOps::Hidden(const StepInput& input, int64_t num_tokens) {
   CHECK_LE(num_tokens, limits_.max_rows);
-  CHECK_LE(input.num_logit_rows, limits_.max_logit_rows);
+  CHECK_LE(input.num_logit_rows, limits_.max_samples);
   input_ = input;
   if (spec_.has_moe()) {
     CUDA_CHECK(cudaMemsetAsync(expert_counts_.data(), 0,
@@ -159,9 +159,13 @@ TensorView CudaOps::Logits(const StepInput& input, int64_t num_tokens) {
   }
   Batch batch;
   batch.token_ids = {input.token_ids, static_cast<size_t>(num_tokens)};  // only its size is read
-  const Value hidden = model::Forward(spec_, weights_.layout(), batch, *this);
-  const TensorView logits = Buffer(kLogits, input.num_logit_rows, spec_.vocab_size).view;
-  Product(hidden.view, weights_.layout().head, model::kNoParam, logits);
+  return model::Forward(spec_, weights_.layout(), batch, *this).view;
+}
+
+TensorView CudaOps::Head(const TensorView& hidden) {
+  CHECK_LE(hidden.rows, limits_.max_logit_rows);
+  const TensorView logits = Buffer(kLogits, hidden.rows, spec_.vocab_size).view;
+  Product(hidden, weights_.layout().head, model::kNoParam, logits);
   return logits;
 }
 

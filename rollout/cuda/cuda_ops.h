@@ -38,7 +38,8 @@ enum class Numerics : uint8_t { kExact, kFast };
 
 struct OpsLimits {
   int64_t max_rows = 0;        // T of a step
-  int64_t max_logit_rows = 0;  // n
+  int64_t max_samples = 0;     // n of a step
+  int64_t max_logit_rows = 0;  // logits at a time; more samples go through the head in turns
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
   Numerics numerics = Numerics::kExact;
@@ -55,8 +56,10 @@ class CudaOps : public model::Ops {
                              const kernels::DeviceLimits& device, const OpsLimits& limits);
   static int64_t KvBytes(const model::ModelSpec& spec, kernels::DType dtype, int64_t kv_blocks);
 
-  // The forward pass and the head: logits [n, V] in the model's dtype.
-  kernels::TensorView Logits(const StepInput& input, int64_t num_tokens);
+  // The forward pass: normed hidden states [n, d] of the logit rows.
+  kernels::TensorView Hidden(const StepInput& input, int64_t num_tokens);
+  // Logits of at most max_logit_rows of them, in the model's dtype; valid until the next call.
+  kernels::TensorView Head(const kernels::TensorView& hidden);
 
   // Positions [0, count) of blocks to other blocks, in every layer. copies: device [n].
   void CopyKv(const kernels::KvCopy* copies, int64_t n);

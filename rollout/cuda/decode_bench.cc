@@ -124,7 +124,7 @@ absl::StatusOr<DecodeBenchReport> RunDecodeBench(const model::ModelSpec& spec,
   const int64_t last = options.context + options.steps;
   const int64_t blocks_each = last / kBlockTokens + 1;
   OpsLimits limits;
-  limits.max_rows = limits.max_logit_rows = most;
+  limits.max_rows = limits.max_samples = limits.max_logit_rows = most;
   limits.max_positions = blocks_each * kBlockTokens;
   limits.kv_blocks = most * blocks_each;
   limits.numerics = options.numerics;

@@ -72,7 +72,7 @@ class Model {
       blocks_.push_back(static_cast<int32_t>((b * 5 + 2) % kBlocks));
     }
     OpsLimits limits;
-    limits.max_rows = limits.max_logit_rows = kPositions;
+    limits.max_rows = limits.max_samples = limits.max_logit_rows = kPositions;
     limits.max_positions = kPositions;
     limits.kv_blocks = kBlocks;
     ops_ = std::make_unique<CudaOps>(&device_, limits_, limits, nullptr);
@@ -109,7 +109,7 @@ class Model {
     input.table_stride = static_cast<int64_t>(blocks_.size());
     input.max_position = static_cast<int64_t>(ids_.size()) - 1;
     input.num_logit_rows = rows;
-    const kernels::TensorView logits = ops_->Logits(input, rows);
+    const kernels::TensorView logits = ops_->Head(ops_->Hidden(input, rows));
     CUDA_CHECK(cudaDeviceSynchronize());
     const int64_t n = count * spec_.vocab_size;
     std::vector<float> out(static_cast<size_t>(n));

@@ -1,0 +1,128 @@
+#include "rollout/cuda/cuda_pass_executor.h"
+
+#include <algorithm>
+
+#include "orchestrator/base/status.h"
+
+namespace orrery::rollout::cuda {
+
+using kernels::kBlockTokens;
+
+OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) {
+  const SchedulerLimits& s = options.scheduler;
+  OpsLimits limits;
+  // Each running response may bring one row beyond the budget of prompts.
+  limits.max_rows = s.max_running + s.prefill_chunk_tokens;
+  limits.max_samples = s.max_running + s.max_draws;
+  limits.max_logit_rows = std::min<int64_t>(limits.max_samples, 2048);
+  limits.max_positions = s.max_positions;
+  limits.kv_blocks = options.kv_blocks;
+  limits.numerics = options.numerics;
+  return limits;
+}
+
+CudaPassExecutor::CudaPassExecutor(std::unique_ptr<DeviceWeights> weights,
+                                   const model::WeightStore* host,
+                                   const kernels::DeviceLimits& device,
+                                   const CudaPassExecutorOptions& options)
+    : weights_(std::move(weights)),
+      host_(host),
+      pool_(options.kv_blocks),
+      executor_(weights_.get(), device, ToOpsLimits(options)) {}
+
+absl::Status CudaPassExecutor::TakeWeights(PolicyVersion version) {
+  if (host_ == nullptr) return Precondition("these weights have no source to change from");
+  if (host_->in_update() || host_->version() != version) {
+    return Precondition("weights of version {} were announced, the store holds version {}{}",
+                        version, host_->version(), host_->in_update() ? ", half written" : "");
+  }
+  weights_->CopyFrom(*host_, executor_.stream());
+  return absl::OkStatus();
+}
+
+void CudaPassExecutor::AddRows(const Work& w, Step* step) const {
+  const auto sequence = static_cast<int32_t>(step->tables.size());
+  const std::span<const int32_t> blocks = w.blocks();
+  const int64_t end = w.first_position + w.count;
+  step->tables.emplace_back(blocks.begin(),
+                            blocks.begin() + (end + kBlockTokens - 1) / kBlockTokens);
+  for (int64_t p = w.first_position; p < end; ++p) {
+    Step::Row row;
+    if (w.response == nullptr) {
+      row.token_id = w.request->what.prompt_ids[p];
+    } else if (p < w.request->num_known(*w.response)) {
+      row.token_id = w.request->TokenAt(*w.response, p);
+    } else {
+      row.token_id = -1 - w.response->pending_draw;
+    }
+    row.position = static_cast<int32_t>(p);
+    row.slot = static_cast<int32_t>(blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens);
+    row.sequence = sequence;
+    step->rows.push_back(row);
+  }
+}
+
+// What penalties and bans read. The token that is still being drawn counts too: this waits for it.
+void CudaPassExecutor::AddIds(const Draw& draw, Step* step, Step::Sample* sample) {
+  const GenerationRequest& what = draw.request->what;
+  const SamplingOptions& s = what.sampling;
+  const Generation& g = draw.response->generation;
+  sample->first_id = static_cast<int64_t>(step->ids.size());
+  if (s.repetition_penalty != 1 || s.presence_penalty != 0) {
+    step->ids.insert(step->ids.end(), what.prompt_ids.begin(), what.prompt_ids.end());
+    step->ids.insert(step->ids.end(), g.token_ids.begin(), g.token_ids.end());
+    if (draw.response->num_pending > 0) {
+      step->ids.push_back(executor_.Peek(draw.response->pending_draw));
+    }
+    sample->params.num_prompt_ids = static_cast<int32_t>(what.prompt_ids.size());
+    sample->params.num_ids =
+        static_cast<int32_t>(static_cast<int64_t>(step->ids.size()) - sample->first_id);
+  }
+  if (static_cast<int64_t>(sample->params.position) < s.min_new_tokens) {
+    step->ids.insert(step->ids.end(), s.stop_token_ids.begin(), s.stop_token_ids.end());
+    sample->params.num_banned_ids = static_cast<int32_t>(s.stop_token_ids.size());
+  }
+}
+
+void CudaPassExecutor::AddSample(const Draw& draw, int32_t row, Step* step) {
+  const SamplingOptions& s = draw.request->what.sampling;
+  Step::Sample sample;
+  sample.row = row;
+  sample.params.temperature = s.temperature;
+  sample.params.top_k = static_cast<int32_t>(std::min<int64_t>(s.top_k, spec().vocab_size));
+  sample.params.top_p = s.top_p;
+  sample.params.min_p = s.min_p;
+  sample.params.repetition_penalty = s.repetition_penalty;
+  sample.params.presence_penalty = s.presence_penalty;
+  sample.params.seed = draw.request->what.seeds[draw.response->index];
+  sample.params.position = draw.response->generation.token_ids.size() +
+                           static_cast<uint64_t>(draw.response->num_pending);
+  AddIds(draw, step, &sample);
+  step->samples.push_back(sample);
+}
+
+void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws,
+                              const Copies& copies) {
+  Step step;
+  step.copies = copies;
+  size_t next = 0;
+  for (size_t i = 0; i < pass.size(); ++i) {
+    AddRows(pass[i], &step);
+    const auto last = static_cast<int32_t>(step.rows.size()) - 1;
+    for (; next < draws.size() && draws[next].work == i; ++next) {
+      AddSample(draws[next], last, &step);
+    }
+  }
+  executor_.Launch(step);
+}
+
+std::vector<kernels::SampleResult> CudaPassExecutor::Collect() {
+  const StepResult from = executor_.Collect();
+  std::vector<kernels::SampleResult> results(from.token_ids.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    results[i] = {from.token_ids[i], from.logprobs[i], from.entropies[i], from.finite[i] != 0};
+  }
+  return results;
+}
+
+}  // namespace orrery::rollout::cuda

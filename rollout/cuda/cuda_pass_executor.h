@@ -1,0 +1,48 @@
+// The engine's passes on a GPU, two in flight.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "rollout/cuda/cuda_executor.h"
+#include "rollout/pass_executor.h"
+
+namespace orrery::rollout::cuda {
+
+struct CudaPassExecutorOptions {
+  SchedulerLimits scheduler;
+  int64_t kv_blocks = 0;
+  Numerics numerics = Numerics::kExact;
+};
+
+class CudaPassExecutor : public PassExecutor {
+ public:
+  // weights: owned. host: borrowed, may be null; TakeWeights copies from it.
+  CudaPassExecutor(std::unique_ptr<DeviceWeights> weights, const model::WeightStore* host,
+                   const kernels::DeviceLimits& device, const CudaPassExecutorOptions& options);
+
+  // Extents of a step under these options.
+  static OpsLimits ToOpsLimits(const CudaPassExecutorOptions& options);
+
+  const model::ModelSpec& spec() const override { return weights_->spec(); }
+  BlockPool* pool() override { return &pool_; }
+  PolicyVersion version() const override { return weights_->version(); }
+  absl::Status TakeWeights(PolicyVersion version) override;
+  absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
+  int depth() const override { return CudaExecutor::kMaxInFlight; }
+  void Launch(std::span<const Work> pass, std::span<const Draw> draws,
+              const Copies& copies) override;
+  std::vector<kernels::SampleResult> Collect() override;
+
+ private:
+  void AddRows(const Work& work, Step* step) const;
+  void AddSample(const Draw& draw, int32_t row, Step* step);
+  void AddIds(const Draw& draw, Step* step, Step::Sample* sample);
+
+  std::unique_ptr<DeviceWeights> weights_;
+  const model::WeightStore* host_;
+  BlockPool pool_;
+  CudaExecutor executor_;
+};
+
+}  // namespace orrery::rollout::cuda

@@ -1,0 +1,131 @@
+#include "rollout/cuda/rollout_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "kernels/cuda/device.h"
+#include "orchestrator/base/hash.h"
+#include "orchestrator/base/status.h"
+#include "rollout/cuda/cuda_pass_executor.h"
+#include "rollout/engine.h"
+
+namespace orrery::rollout::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// When each response came.
+struct Arrivals {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Clock::time_point> times;
+  int64_t tokens = 0;
+  std::string error;
+
+  void Add(const Generation& generation) {
+    std::lock_guard lock(mutex);
+    times.push_back(Clock::now());
+    tokens += static_cast<int64_t>(generation.token_ids.size());
+    if (generation.finish_reason != FinishReason::kLength)
+      error = generation.error + " (not by length)";
+    changed.notify_all();
+  }
+  void WaitFor(size_t n) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return times.size() >= n; });
+  }
+};
+
+GenerationRequest MakeRequest(const model::ModelSpec& spec, const RolloutBenchOptions& options,
+                              int64_t index) {
+  GenerationRequest request;
+  const auto id = static_cast<uint64_t>(index);
+  for (int64_t i = 0; i < options.prompt_tokens; ++i) {
+    request.prompt_ids.push_back(
+        static_cast<int32_t>(HashSeed({options.seed, id, static_cast<uint64_t>(i)}) %
+                             static_cast<uint64_t>(spec.vocab_size)));
+  }
+  for (int64_t n = 0; n < options.samples; ++n) {
+    const int64_t at = index * options.samples + n;
+    request.seeds.push_back(HashSeed({options.seed, id, static_cast<uint64_t>(n), 1}));
+    request.new_token_limits.push_back(
+        options.lengths[static_cast<size_t>(at) % options.lengths.size()]);
+  }
+  return request;
+}
+
+// One token alone: what waits for it is the start of everything.
+double FirstToken(Engine* engine, const model::ModelSpec& spec, RolloutBenchOptions options) {
+  options.samples = 1;
+  options.lengths = {1};
+  Arrivals arrivals;
+  const Clock::time_point begin = Clock::now();
+  engine->Submit(MakeRequest(spec, options, options.prompts),
+                 [&](size_t, Generation g) { arrivals.Add(g); });
+  arrivals.WaitFor(1);
+  return Seconds(begin, Clock::now());
+}
+
+}  // namespace
+
+absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
+                                                   const RolloutBenchOptions& options) {
+  if (options.lengths.empty()) return InvalidInput("no lengths of responses were given");
+  ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
+  const Clock::time_point start = Clock::now();
+  const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  CudaPassExecutorOptions executor_options;
+  executor_options.numerics = options.numerics;
+  SchedulerLimits& limits = executor_options.scheduler;
+  limits.max_running = options.max_running;
+  limits.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  limits.max_positions = options.prompt_tokens + longest;
+  limits.max_draws = std::max<int64_t>(options.samples, 512);
+  const kernels::DType dtype = kernels::DType::kBFloat16;
+  const int64_t fixed =
+      model::WeightLayout(spec).num_elements * kernels::SizeOf(dtype) +
+      CudaOps::BufferBytes(spec, dtype, device, CudaPassExecutor::ToOpsLimits(executor_options));
+  const int64_t block = CudaOps::KvBytes(spec, dtype, 1);
+  const int64_t room = device.memory_bytes / 100 * 94 - fixed;
+  const int64_t useful =
+      options.prompts * options.samples *
+      ((limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens);
+  executor_options.kv_blocks = std::min(room / block, useful);
+  if (executor_options.kv_blocks < 1) {
+    return Exhausted("weights and buffers take {} MB of the GPU's {} MB", fixed >> 20,
+                     device.memory_bytes >> 20);
+  }
+  auto weights = std::make_unique<DeviceWeights>(spec, dtype);
+  weights->Randomise(options.seed, nullptr);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  Engine engine(
+      std::make_unique<CudaPassExecutor>(std::move(weights), nullptr, device, executor_options),
+      nullptr, limits);
+  RolloutBenchReport report;
+  const double first = FirstToken(&engine, spec, options);
+  report.load_seconds = Seconds(start, Clock::now()) - first;
+  report.first_token_seconds = first;
+  const EngineStats before = engine.stats();
+  Arrivals arrivals;
+  const Clock::time_point begin = Clock::now();
+  for (int64_t i = 0; i < options.prompts; ++i) {
+    engine.Submit(MakeRequest(spec, options, i), [&](size_t, Generation g) { arrivals.Add(g); });
+  }
+  const size_t all = static_cast<size_t>(options.prompts * options.samples);
+  arrivals.WaitFor(all);
+  if (!arrivals.error.empty()) return InvalidInput("a response ended early: {}", arrivals.error);
+  report.seconds = Seconds(begin, arrivals.times.back());
+  report.tail_seconds = Seconds(arrivals.times[all - all / 10 - 1], arrivals.times.back());
+  report.new_tokens = arrivals.tokens;
+  report.steps = engine.stats().steps - before.steps;
+  report.preemptions = engine.stats().preemptions;
+  return report;
+}
+
+}  // namespace orrery::rollout::cuda

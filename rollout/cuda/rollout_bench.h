@@ -1,0 +1,38 @@
+// A whole rollout phase on the GPU at hand: the engine as a run uses it (scheduler, prefix sharing,
+// graphs, sampling), with random weights and responses of given lengths.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rollout/cuda/cuda_ops.h"
+#include "trainer/model/model_spec.h"
+
+namespace orrery::rollout::cuda {
+
+struct RolloutBenchOptions {
+  int64_t prompts = 256;
+  int64_t samples = 8;
+  int64_t prompt_tokens = 100;
+  std::vector<int64_t> lengths;  // of the responses, used in turn
+  int64_t max_running = 2048;
+  int64_t prefill_chunk_tokens = 4096;
+  uint64_t seed = 1;
+  Numerics numerics = Numerics::kFast;
+};
+
+struct RolloutBenchReport {
+  double load_seconds = 0;         // weights made, memory taken
+  double first_token_seconds = 0;  // from submitting
+  double seconds = 0;              // from submitting to the last token
+  double tail_seconds = 0;         // the last tenth of the responses
+  int64_t new_tokens = 0;
+  int64_t steps = 0;
+  int64_t preemptions = 0;
+  double tokens_per_second() const { return static_cast<double>(new_tokens) / seconds; }
+};
+
+absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
+                                                   const RolloutBenchOptions& options);
+
+}  // namespace orrery::rollout::cuda
