@@ -9,6 +9,7 @@
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/sandbox_images.h"
+#include "orchestrator/commands/sandbox_run.h"
 
 namespace orrery {
 namespace {
@@ -152,6 +153,7 @@ void AddSandbox(CLI::App& app, CommandLine& line) {
   CLI::App* sandbox = app.add_subcommand("sandbox", "isolated places for programs of a model");
   sandbox->require_subcommand(1);
   commands::AddSandboxImageCommands(sandbox, &line.chosen);
+  commands::AddSandboxRunCommands(sandbox, &line.chosen);
 }
 
 int Main(int argc, char** argv) {

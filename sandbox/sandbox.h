@@ -75,6 +75,7 @@ struct ExecRequest {
   std::string input;             // standard input; /dev/null where empty and no `next_input`
   // More of standard input, called on the thread of Exec until it gives an empty string.
   std::function<std::string()> next_input;
+  int input_fd = -1;      // borrowed; standard input is what comes from it, in place of both
   bool separate = false;  // standard error apart from standard output
   bool terminal = false;
   int64_t timeout_ms = 60'000;             // 0: none

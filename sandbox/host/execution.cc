@@ -55,17 +55,20 @@ int Execution::PollTimeoutMs() const {
 
 bool Execution::Wait() {
   const bool writing = input_.valid() && RefillInput();
+  const bool reading = input_.valid() && !writing;  // only with input_fd
   pollfd wait[] = {{channel_.get(), POLLIN, 0},
                    {output_.valid() ? output_.get() : -1, POLLIN, 0},
                    {error_output_.valid() ? error_output_.get() : -1, POLLIN, 0},
-                   {writing ? input_.get() : -1, POLLOUT, 0}};
-  if (::poll(wait, 4, PollTimeoutMs()) < 0 && errno != EINTR) {
+                   {writing ? input_.get() : -1, POLLOUT, 0},
+                   {reading ? settings_.input_fd : -1, POLLIN, 0}};
+  if (::poll(wait, 5, PollTimeoutMs()) < 0 && errno != EINTR) {
     Lose("poll failed");
     return false;
   }
   if (wait[1].revents != 0 && !ReadOutput(false, kReadSize)) output_.Reset();
   if (wait[2].revents != 0 && !ReadOutput(true, kReadSize)) error_output_.Reset();
   if (wait[3].revents != 0) WriteInput();
+  if (wait[4].revents != 0) ReadInput();
   if (wait[0].revents != 0) ReadChannel();
   if (!done_) CheckDeadline();
   return true;
@@ -122,6 +125,7 @@ void Execution::TakePipes(Frame& frame) {
   if (count == 0 || frame.descriptors.size() != count) return Lose("init talks nonsense");
   for (const Descriptor& pipe : frame.descriptors) MakeNonBlocking(pipe.get());
   output_ = std::move(frame.descriptors[0]);
+  if (settings_.terminal) input_.Reset(::fcntl(output_.get(), F_DUPFD_CLOEXEC, 0));
   if (reply->has_input) input_ = std::move(frame.descriptors[1]);
   if (reply->has_error) error_output_ = std::move(frame.descriptors.back());
 }
@@ -188,9 +192,18 @@ void Execution::Drain(bool error_stream) {
 bool Execution::RefillInput() {
   if (input_offset_ < settings_.input.size()) return true;
   input_offset_ = 0;
+  settings_.input.clear();
+  if (settings_.input_fd >= 0) return false;
   settings_.input = settings_.next_input ? settings_.next_input() : std::string();
   if (settings_.input.empty()) input_.Reset();
   return input_.valid();
+}
+
+void Execution::ReadInput() {
+  settings_.input.resize(kReadSize);
+  const ssize_t n = ::read(settings_.input_fd, settings_.input.data(), settings_.input.size());
+  settings_.input.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) input_.Reset();
 }
 
 void Execution::WriteInput() {

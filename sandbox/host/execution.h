@@ -23,6 +23,8 @@ class Execution {
   struct Settings {
     std::string input;
     std::function<std::string()> next_input;
+    int input_fd = -1;
+    bool terminal = false;  // input goes where output comes from
     int64_t timeout_ms = 0, keep_bytes = 0, output_cap_bytes = 0;
     std::function<void(std::string_view bytes, bool error_stream)> on_output;
   };
@@ -48,6 +50,7 @@ class Execution {
   void Drain(bool error_stream);
   void WriteInput();
   bool RefillInput();
+  void ReadInput();
 
   Settings settings_;
   Descriptor channel_;

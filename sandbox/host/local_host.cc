@@ -13,6 +13,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 #include "sandbox/disk/remove_tree.h"
+#include "sandbox/host/control.h"
 #include "sandbox/host/helper_program.h"
 #include "sandbox/host/local_sandbox.h"
 #include "sandbox/host/ownership.h"
@@ -93,10 +94,14 @@ class LocalHost : public SandboxHost {
 
  private:
   absl::Status MakeGroups();
+  std::vector<SandboxRow> Rows();
+  ExecResult ExecById(const std::string& id, const ExecRequest& request);
+  absl::Status KillById(const std::string& id);
   absl::Status StartLaunchers();
 
   HostResources resources_;
   Descriptor ownership_;
+  std::unique_ptr<ControlServer> control_;
 };
 
 absl::Status LocalHost::Begin(const HostOptions& options) {
@@ -120,7 +125,39 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
                                   Share{resources_.options.memory_bytes, resources_.options.cpus},
                                   resources_.options.max_waiting);
   RETURN_IF_ERROR(MakeGroups());
-  return StartLaunchers();
+  RETURN_IF_ERROR(StartLaunchers());
+  ASSIGN_OR_RETURN(
+      control_, ControlServer::Start(
+                    resources_.folder + "/control",
+                    {[this] { return Rows(); },
+                     [this](const auto& id, const auto& request) { return ExecById(id, request); },
+                     [this](const auto& id) { return KillById(id); }}));
+  return absl::OkStatus();
+}
+
+std::vector<SandboxRow> LocalHost::Rows() {
+  std::vector<SandboxRow> rows;
+  for (const std::string& id : resources_.live.Ids()) {
+    resources_.live.With(id, [&](LocalSandbox& sandbox) {
+      rows.push_back(
+          {id, sandbox.options().image.id, ::getpid(), sandbox.AgeMs(), sandbox.running()});
+    });
+  }
+  return rows;
+}
+
+ExecResult LocalHost::ExecById(const std::string& id, const ExecRequest& request) {
+  ExecResult result;
+  result.ending = Ending::kRefused;
+  result.why = "there is no such sandbox";
+  resources_.live.With(id, [&](LocalSandbox& sandbox) { result = sandbox.Exec(request); });
+  return result;
+}
+
+absl::Status LocalHost::KillById(const std::string& id) {
+  absl::Status status = NotFound("there is no sandbox {}", id);
+  resources_.live.With(id, [&](LocalSandbox& sandbox) { status = sandbox.Destroy(); });
+  return status;
 }
 
 absl::Status LocalHost::MakeGroups() {
@@ -154,6 +191,7 @@ absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
 }
 
 LocalHost::~LocalHost() {
+  control_.reset();
   if (resources_.admission) resources_.admission->Close();
   resources_.launchers.clear();  // and all that they launched
   if (resources_.folder.empty()) return;

@@ -65,7 +65,16 @@ absl::StatusOr<std::unique_ptr<LocalSandbox>> LocalSandbox::Launch(
   return sandbox;
 }
 
-LocalSandbox::~LocalSandbox() { Destroy().IgnoreError(); }
+LocalSandbox::~LocalSandbox() {
+  Destroy().IgnoreError();
+  resources_->live.Remove(id_);
+}
+
+int64_t LocalSandbox::AgeMs() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               begun_)
+      .count();
+}
 
 absl::Status LocalSandbox::Begin(const SandboxOptions& options,
                                  std::shared_ptr<const LocalSnapshot> snapshot) {
@@ -99,7 +108,9 @@ absl::Status LocalSandbox::Begin(const SandboxOptions& options,
   volume_ = created.volume;
   process_ = std::move(created.process);
   upper_ = std::move(created.upper);
-  return WaitUntilReady();
+  RETURN_IF_ERROR(WaitUntilReady());
+  resources_->live.Add(id_, this);
+  return absl::OkStatus();
 }
 
 CreateRequest LocalSandbox::RootRequest() const {
@@ -185,8 +196,9 @@ ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& opti
     }
   }
   theirs.Reset();
-  Execution execution({std::move(options.input), std::move(options.next_input), options.timeout_ms,
-                       options.keep_bytes, options.output_cap_bytes, std::move(options.on_output)},
+  Execution execution({std::move(options.input), std::move(options.next_input), options.input_fd,
+                       options.terminal, options.timeout_ms, options.keep_bytes,
+                       options.output_cap_bytes, std::move(options.on_output)},
                       std::move(ours), [&] { KillCommand(folder->get()); });
   ExecResult result = execution.Run();
   // Stays where something of the command still runs; then it goes with the sandbox.
@@ -214,12 +226,13 @@ ExecResult LocalSandbox::Exec(const ExecRequest& request) {
   start.folder = !request.folder.empty() ? request.folder : options_.image.config.working_dir;
   if (start.folder.empty()) start.folder = "/";
   start.user = request.user.empty() ? options_.image.config.user : request.user;
-  start.input = !request.input.empty() || request.next_input != nullptr;
+  start.input = !request.input.empty() || request.next_input != nullptr || request.input_fd >= 0;
   start.output = request.terminal   ? OutputMode::kTerminal
                  : request.separate ? OutputMode::kSeparate
                                     : OutputMode::kMerged;
-  return Run(std::move(start), {request.input, request.next_input, request.timeout_ms,
-                                request.keep_bytes, request.output_cap_bytes, request.on_output});
+  return Run(std::move(start),
+             {request.input, request.next_input, request.input_fd, request.terminal,
+              request.timeout_ms, request.keep_bytes, request.output_cap_bytes, request.on_output});
 }
 
 absl::Status LocalSandbox::Destroy() {

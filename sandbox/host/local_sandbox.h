@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,11 +55,16 @@ class LocalSandbox : public Sandbox {
   absl::Status Destroy() override;
 
   int64_t PeakMemory() const { return group_.PeakMemory(); }
+  int64_t running() const { return running_; }
+  int64_t AgeMs() const;
+  const SandboxOptions& options() const { return options_; }
 
  private:
   struct RunOptions {
     std::string input;
     std::function<std::string()> next_input;
+    int input_fd = -1;
+    bool terminal = false;
     int64_t timeout_ms = 60'000, keep_bytes = 0, output_cap_bytes = 0;
     std::function<void(std::string_view, bool)> on_output;
   };
@@ -77,6 +83,7 @@ class LocalSandbox : public Sandbox {
 
   HostResources* resources_;
   std::string id_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   SandboxOptions options_;
   uint32_t id_base_ = 0;  // 0: has no slot
   bool admitted_ = false;

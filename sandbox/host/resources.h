@@ -10,6 +10,7 @@
 #include "sandbox/host/admission.h"
 #include "sandbox/host/id_slots.h"
 #include "sandbox/host/launcher_process.h"
+#include "sandbox/host/live_sandboxes.h"
 #include "sandbox/host/local_host.h"
 #include "sandbox/seccomp/filter.h"
 
@@ -27,6 +28,7 @@ struct HostResources {
   std::vector<std::unique_ptr<LauncherProcess>> launchers;
   std::unique_ptr<Admission> admission;
   std::atomic<uint64_t> next_sandbox{0};
+  LiveSandboxes live;
 };
 
 }  // namespace orrery::sandbox
