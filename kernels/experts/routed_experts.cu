@@ -1,6 +1,7 @@
 #include "kernels/experts/experts_simple.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/stream_product.cuh"
+#include "kernels/linear/tiled_product.cuh"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -11,7 +12,7 @@ constexpr int kMaxExperts = 512;
 // rows of its list); the tile list is made on the device from the counts.
 template <typename Shape, bool kGateUp>
 struct ExpertsProblem {
-  static constexpr bool kEarlyWeights = !kGateUp;
+  [[maybe_unused]] static constexpr bool kEarlyWeights = !kGateUp;
   struct Shared {
     int first_tile[kMaxExperts + 1];
   };
@@ -95,7 +96,7 @@ struct ExpertsProblem {
   }
 };
 
-template <typename Shape, bool kGateUp>
+template <typename Shape, bool kGateUp, bool kTiled = false>
 void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
          const Routing& routing, const DeviceLimits& limits, const TensorView& out,
          cudaStream_t stream) {
@@ -114,10 +115,14 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   problem.num_features = static_cast<int>(out.cols);
   problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
   // At most one row tile an expert more than full ones.
-  const int64_t num_slots = kGateUp ? in.rows * shape.top_k : in.rows;
+  const int64_t num_slots = out.rows;
   const int64_t experts = num_slots < shape.num_experts ? num_slots : shape.num_experts;
   const int64_t max_tiles = problem.feature_tiles * (num_slots / Shape::kRowsN + experts);
-  LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits.num_sms, stream);
+  if constexpr (kTiled) {
+    LaunchTiledProduct<kGateUp>(problem, in.cols, max_tiles, limits.num_sms, stream);
+  } else {
+    LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits.num_sms, stream);
+  }
 }
 
 bool FitsTensorCores(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
@@ -149,6 +154,9 @@ void RunBySize(const TensorView& in, const TensorView& w, const ExpertsShape& sh
                cudaStream_t stream) {
   const int64_t slots = out.rows, experts = shape.num_experts;
   using T = Tiles<kGateUp>;
+  if (slots >= 64 * experts && limits.wgmma && in.cols % 64 == 0) {
+    return Run<TiledShape<kGateUp>, kGateUp, true>(in, w, shape, routing, limits, out, stream);
+  }
   if (slots <= 2 * experts) {
     return Run<typename T::Few, kGateUp>(in, w, shape, routing, limits, out, stream);
   }

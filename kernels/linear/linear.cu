@@ -2,13 +2,14 @@
 #include "kernels/linear/linear_plan.h"
 #include "kernels/linear/linear_simple.h"
 #include "kernels/linear/stream_product.cuh"
+#include "kernels/linear/tiled_product.cuh"
 
 namespace orrery::kernels::cuda {
 namespace {
 
 template <typename Shape>
 struct DenseProblem {
-  static constexpr bool kEarlyWeights = true;
+  [[maybe_unused]] static constexpr bool kEarlyWeights = true;
   struct Shared {};
   struct Tile {
     int64_t feature, row;  // the first of each
@@ -64,8 +65,8 @@ struct DenseProblem {
 };
 
 template <typename Shape>
-void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
-         const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+DenseProblem<Shape> MakeProblem(const TensorView& x, const TensorView& w, const TensorView& bias,
+                                const TensorView& out) {
   DenseProblem<Shape> problem;
   problem.x = static_cast<const bf16*>(x.data);
   problem.x_stride = x.row_stride;
@@ -79,11 +80,31 @@ void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
   problem.out_float = out.dtype == DType::kFloat32;
   problem.row_tiles = static_cast<int>((x.rows + Shape::kRowsN - 1) / Shape::kRowsN);
   problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
+  return problem;
+}
+
+template <typename Shape>
+void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
+         const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  const DenseProblem<Shape> problem = MakeProblem<Shape>(x, w, bias, out);
   LaunchStreamProduct<Shape>(problem, x.cols, int64_t{problem.row_tiles} * problem.feature_tiles,
                              limits.num_sms, stream);
 }
 
-// What bulk copies and paired stores need.
+template <bool kGated>
+void RunTiled(const TensorView& x, const TensorView& w, const TensorView& bias,
+              const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  const auto problem = MakeProblem<TiledShape<kGated>>(x, w, bias, out);
+  LaunchTiledProduct<kGated>(problem, x.cols, int64_t{problem.row_tiles} * problem.feature_tiles,
+                             limits.num_sms, stream);
+}
+
+// From this many rows on the products cost more than reading the weight.
+bool FitsTiles(const TensorView& x, const DeviceLimits& limits) {
+  return limits.wgmma && x.rows >= 384 && x.cols % 64 == 0;
+}
+
+// What the copies and paired stores need.
 bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView& bias,
                      const TensorView& out) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
@@ -109,6 +130,7 @@ void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
   CHECK(x.cols == w.cols && out.cols == w.rows && out.rows == x.rows);
   if (x.rows == 0) return;
   if (!FitsTensorCores(x, w, bias, out)) return LinearSimple(x, w, bias, out, stream);
+  if (FitsTiles(x, limits)) return RunTiled<false>(x, w, bias, limits, out, stream);
   switch (PlanLinear(x.rows, w.rows, limits)) {
     case LinearTile::kThin:
       return Run<Thin>(x, w, bias, limits, out, stream);
@@ -130,6 +152,7 @@ void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& 
   if (!FitsTensorCores(x, w, {}, out) || out.dtype != DType::kBFloat16) {
     return LinearSwiGluSimple(x, w, out, stream);
   }
+  if (FitsTiles(x, limits)) return RunTiled<true>(x, w, {}, limits, out, stream);
   if (x.rows <= 8) return Run<GatedThin>(x, w, {}, limits, out, stream);
   Run<GatedSquare>(x, w, {}, limits, out, stream);
 }

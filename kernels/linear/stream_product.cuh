@@ -24,10 +24,9 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/linear/tile_list.cuh"
 
 namespace orrery::kernels::cuda {
-
-using bf16 = __nv_bfloat16;
 
 template <int kWarpsM_, int kTilesM_, int kWarpsN_, int kTilesN_, int kSlab_, int kStages_,
           bool kGated_ = false>
@@ -59,18 +58,6 @@ struct StreamShape {
       return i / kHalf * (kRowsM / 2) + (wm * kHalf + i % kHalf) * 16;
     } else {
       return (wm * kTilesM + i) * 16;
-    }
-  }
-};
-
-// Where the ring stands: the stage, and the parity of the phase that will fill (or empty) it.
-struct RingPosition {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ void Advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
     }
   }
 };
@@ -159,11 +146,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   extern __shared__ __align__(128) char shared_memory[];
   uint64_t* full = reinterpret_cast<uint64_t*>(shared_memory + Shape::kStages * Shape::kStageBytes);
   uint64_t* empty = full + Shape::kStages;
-  // This block's first tiles: found by as many threads at once, so that nobody searches between
-  // two.
-  constexpr int kTable = 32;
-  __shared__ typename Problem::Tile table[kTable];
-  __shared__ typename Problem::Shared shared;
+  __shared__ TileList<Problem> tiles;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   if (threadIdx.x == 0) {
@@ -173,19 +156,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     }
     BarrierInitFence();
   }
-  problem.Prepare(&shared, warp, lane);
-  __syncthreads();
-
-  const int num_tiles = problem.NumTiles(shared);
-  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
-  const int num_mine = first < num_tiles ? (num_tiles - first + step - 1) / step : 0;
-  if (threadIdx.x < kTable && static_cast<int>(threadIdx.x) < num_mine) {
-    table[threadIdx.x] = problem.GetTile(shared, first + static_cast<int>(threadIdx.x) * step);
-  }
-  __syncthreads();
-  const auto tile_at = [&](int i) {
-    return i < kTable ? table[i] : problem.GetTile(shared, first + i * step);
-  };
+  const int num_mine = tiles.Make(problem);
 
   if (warp >= Shape::kConsumers) {
     StreamProducer<Shape, Problem> p(problem, shared_memory,
@@ -193,7 +164,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     // The first stages' weights need nothing of the predecessor: they are under way while it ends.
     int early = 0;
     if (Problem::kEarlyWeights && num_mine > 0) {
-      p.FindWeights(tile_at(0));
+      p.FindWeights(tiles.At(problem, 0));
       for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
         p.Weights(early, k0, k);
       }
@@ -201,9 +172,9 @@ __global__ void __launch_bounds__(Shape::kThreads)
     WaitForPredecessor();
     LetSuccessorStart();
     RingPosition ring;
-    if (num_mine > 0) p.FindNextTokens(tile_at(0));
+    if (num_mine > 0) p.FindNextTokens(tiles.At(problem, 0));
     for (int i = 0; i < num_mine; ++i) {
-      p.FindWeights(tile_at(i));
+      p.FindWeights(tiles.At(problem, i));
       p.TakeNextTokens();
       for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
         if (early > 0) {
@@ -215,7 +186,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         p.Tokens(ring.stage, k0, k);
         BarrierArriveAfterCopies(&full[ring.stage]);
         ring.Advance(Shape::kStages);
-        if (k0 == 0 && i + 1 < num_mine) p.FindNextTokens(tile_at(i + 1));
+        if (k0 == 0 && i + 1 < num_mine) p.FindNextTokens(tiles.At(problem, i + 1));
       }
     }
     WaitForOwnCopies();
@@ -225,7 +196,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   const int wm = warp / Shape::kWarpsN, wn = warp % Shape::kWarpsN;
   RingPosition ring;
   for (int n = 0; n < num_mine; ++n) {
-    const auto tile = tile_at(n);
+    const auto tile = tiles.At(problem, n);
     float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
     const int first_column = wn * Shape::kTilesN * 8;
     for (int64_t k0 = 0; k0 < k; k0 += Shape::kSlab) {
@@ -268,30 +239,21 @@ __global__ void __launch_bounds__(Shape::kThreads)
       ring.Advance(Shape::kStages);
     }
 
-    // Lane 4 g + t holds features g, g + 8 of tokens 2 t, 2 t + 1; a swap between neighbouring g
-    // gives every lane two neighbouring features of one token.
-    const int g = lane / 4, odd = g & 1;
-    const int column = first_column + 2 * (lane % 4) + odd;
 #pragma unroll
     for (int j = 0; j < Shape::kTilesN; ++j) {
       if (first_column + 8 * j >= tile.num_rows) break;
-      const int c = column + 8 * j;
       constexpr int kOutTiles = Shape::kGated ? Shape::kTilesM / 2 : Shape::kTilesM;
 #pragma unroll
       for (int i = 0; i < kOutTiles; ++i) {
+        float out[4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float v0 = sums[i][j][2 * half], v1 = sums[i][j][2 * half + 1];
+        for (int v = 0; v < 4; ++v) {
+          out[v] = sums[i][j][v];
           if constexpr (Shape::kGated) {
-            v0 = problem.Gate(v0, sums[i + kOutTiles][j][2 * half]);
-            v1 = problem.Gate(v1, sums[i + kOutTiles][j][2 * half + 1]);
-          }
-          const float other = __shfl_xor_sync(0xffffffffu, odd ? v0 : v1, 4);
-          const float2 pair = odd ? make_float2(other, v1) : make_float2(v0, other);
-          if (c < tile.num_rows) {
-            problem.Store(tile, Shape::TileRow(wm, i) + (g & ~1) + 8 * half, c, pair);
+            out[v] = problem.Gate(out[v], sums[i + kOutTiles][j][v]);
           }
         }
+        StoreFragment(problem, tile, Shape::TileRow(wm, i), first_column + 8 * j, out);
       }
     }
   }

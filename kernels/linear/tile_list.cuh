@@ -1,0 +1,72 @@
+// What the two tensor-core products share: where a ring of stages stands, the list of tiles that a
+// persistent thread block works through, and how a fragment of sums is stored.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace orrery::kernels::cuda {
+
+using bf16 = __nv_bfloat16;
+
+// Where the ring stands: the stage, and the parity of the phase that will fill (or empty) it.
+struct RingPosition {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void Advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The tiles of one thread block: every gridDim.x-th of the problem's. The first kTable are found by
+// as many threads at once, so that nobody searches between two tiles. Lives in shared memory.
+template <typename Problem>
+struct TileList {
+  static constexpr int kTable = 32;
+  typename Problem::Tile table[kTable];
+  typename Problem::Shared shared;
+
+  // By all threads of the block; contains barriers.
+  __device__ int Make(const Problem& problem) {
+    problem.Prepare(&shared, static_cast<int>(threadIdx.x) / 32,
+                    static_cast<int>(threadIdx.x) % 32);
+    __syncthreads();
+    const int num_tiles = problem.NumTiles(shared);
+    const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+    const int num_mine = first < num_tiles ? (num_tiles - first + step - 1) / step : 0;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < kTable && thread < num_mine) {
+      table[thread] = problem.GetTile(shared, first + thread * step);
+    }
+    __syncthreads();
+    return num_mine;
+  }
+  __device__ typename Problem::Tile At(const Problem& problem, int i) const {
+    return i < kTable ? table[i]
+                      : problem.GetTile(shared, static_cast<int>(blockIdx.x + i * gridDim.x));
+  }
+};
+
+// Stores a fragment of 16 outputs x 8 rows. Lane 4 g + t holds outputs g (values 0, 1) and g + 8
+// (2, 3) of rows 2 t and 2 t + 1; a swap between neighbouring g gives every lane two neighbouring
+// outputs of one row.
+template <typename Problem>
+__device__ __forceinline__ void StoreFragment(const Problem& problem,
+                                              const typename Problem::Tile& tile, int output,
+                                              int row, const float (&v)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, odd = g & 1;
+  const int c = row + 2 * (lane % 4) + odd;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float v0 = v[2 * half], v1 = v[2 * half + 1];
+    const float other = __shfl_xor_sync(0xffffffffu, odd ? v0 : v1, 4);
+    const float2 pair = odd ? make_float2(other, v1) : make_float2(v0, other);
+    if (c < tile.num_rows) problem.Store(tile, output + (g & ~1) + 8 * half, c, pair);
+  }
+}
+
+}  // namespace orrery::kernels::cuda
