@@ -15,6 +15,7 @@
 #include "orchestrator/hub/hub.h"
 #include "rewards/grader.h"
 #include "rewards/rubric.h"
+#include "rollout/kv_cache.h"
 
 namespace orrery::commands {
 namespace {
