@@ -58,8 +58,8 @@ Error MakeEnds(const StartRequest& request, StartedCommand& started, Ends& ends)
   return ends.input.valid() ? Error{} : LastError("opening /dev/null");
 }
 
-void ResetSignals() {
-  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+// The launcher has set every signal to its default already.
+void UnblockSignals() {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -97,7 +97,7 @@ void GiveDescriptors(const User& user) {
 
 // In the new process. Returns only what went wrong.
 Error RunInChild(const StartRequest& request, const InitConfig& config, Ends& ends) {
-  ResetSignals();
+  UnblockSignals();
   ORRERY_TRY(PlaceDescriptors(request, ends));
   ::umask(022);
   User user;

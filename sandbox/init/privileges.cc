@@ -101,9 +101,9 @@ Error FindUser(const std::string& wanted, User& user) {
 Error DropPrivileges(const User& user, uint64_t capabilities) {
   for (int capability = 0; capability < 64; ++capability) {
     if ((capabilities >> capability & 1) != 0) continue;
-    if (::prctl(PR_CAPBSET_DROP, capability) != 0 && errno != EINVAL) {
-      return LastError("dropping a capability");
-    }
+    if (::prctl(PR_CAPBSET_DROP, capability) == 0) continue;
+    if (errno == EINVAL) break;  // beyond the kernel's last
+    return LastError("dropping a capability");
   }
   if (::setgroups(user.groups.size(), user.groups.data()) != 0 ||
       ::setresgid(user.gid, user.gid, user.gid) != 0 ||

@@ -12,6 +12,7 @@
 #include "sandbox/launcher/id_maps.h"
 #include "sandbox/launcher/inside_mounts.h"
 #include "sandbox/launcher/install_filter.h"
+#include "sandbox/launcher/layer_mounts.h"
 #include "sandbox/launcher/mounts.h"
 #include "sandbox/launcher/root.h"
 #include "sandbox/launcher/system.h"
@@ -44,6 +45,7 @@ class Launcher {
   int init_;
   FrameReceiver receiver_;
   IdMaps id_maps_;
+  LayerMounts layer_mounts_{&id_maps_};
   Descriptor devices_;
   Descriptor quick_moves_;
   std::map<uint64_t, Volume> volumes_;
@@ -54,7 +56,8 @@ class Launcher {
 // still arrive, so that nothing of the host is kept busy.
 Error Launcher::Prepare() {
   using namespace system;
-  ::signal(SIGCHLD, SIG_IGN);  // reaps by itself
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // whatever the host had
+  ::signal(SIGCHLD, SIG_IGN);                                               // reaps by itself
   // Setting the file system ids (root.cc) shall not touch capabilities.
   if (::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) return LastError("securebits");
   if (::unshare(CLONE_NEWNS) != 0) return LastError("unshare of the mount namespace");
@@ -145,7 +148,7 @@ Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& de
   Volume volume;
   ORRERY_TRY(MakeVolume(request, request.layers.back(), volume));
   Descriptor root, devices;
-  ORRERY_TRY(MakeRoot(request, frozen, volume, id_maps_, root));
+  ORRERY_TRY(MakeRoot(request, frozen, volume, id_maps_, layer_mounts_, root));
   ORRERY_TRY(MountDevices(request.id_base, devices));
   int go[2];
   if (::pipe2(go, O_CLOEXEC) != 0) return LastError("pipe");
@@ -177,7 +180,7 @@ Error Launcher::Freeze(const VolumeRequest& request) {
   Volume volume;
   ORRERY_TRY(MakeVolume(request.root, request.root.layers.back(), volume));
   Descriptor root;
-  ORRERY_TRY(MakeRoot(request.root, frozen, volume, id_maps_, root));
+  ORRERY_TRY(MakeRoot(request.root, frozen, volume, id_maps_, layer_mounts_, root));
   const uint64_t id = next_volume_++;
   Volume& kept = volumes_[id] = std::move(volume);
   Reply(MessageType::kCreated, Encode(CreateReply{id}), {root.get(), kept.upper.get()});

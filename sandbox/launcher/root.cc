@@ -22,10 +22,10 @@ Error SetOption(int fs, const char* key, const char* value) {
 // Detached mounts are dissolved when they are closed; the overlay takes them when it is created.
 using HeldMounts = std::vector<Descriptor>;
 
-// A layer or a frozen upper as a mount of its own, read-only.
-Error AddLower(int fs, int folder, const std::string& path, int id_map, HeldMounts& held) {
+// A frozen upper's folder as a mount of its own, read-only.
+Error AddFrozen(int fs, const Volume& volume, int id_map, HeldMounts& held) {
   Descriptor& mount = held.emplace_back();
-  ORRERY_TRY(CloneMount(folder, path, mount));
+  ORRERY_TRY(CloneMount(volume.upper.get(), "", mount));
   ORRERY_TRY(Restrict(mount.get(), id_map, MOUNT_ATTR_RDONLY));
   return AddFolder(fs, "lowerdir+", mount.get());
 }
@@ -70,18 +70,19 @@ Error CreateAs(int fs, uint32_t id) {
 }  // namespace
 
 Error MakeRoot(const CreateRequest& request, const std::vector<const Volume*>& frozen,
-               const Volume& volume, IdMaps& id_maps, Descriptor& root) {
-  int image_ids = -1, upper_ids = -1;
-  ORRERY_TRY(id_maps.Get(0, request.id_base, image_ids));
+               const Volume& volume, IdMaps& id_maps, LayerMounts& layers, Descriptor& root) {
+  int upper_ids = -1;
   ORRERY_TRY(id_maps.Get(kUpperIdBase, request.id_base, upper_ids));
   Descriptor fs(system::FsOpen("overlay"));
   if (!fs.valid()) return LastError("fsopen of overlay");
   HeldMounts held;
   for (size_t i = frozen.size(); i-- > 0;) {
-    ORRERY_TRY(AddLower(fs.get(), frozen[i]->upper.get(), "", upper_ids, held));
+    ORRERY_TRY(AddFrozen(fs.get(), *frozen[i], upper_ids, held));
   }
   for (size_t i = request.layers.size(); i-- > 0;) {
-    ORRERY_TRY(AddLower(fs.get(), AT_FDCWD, request.layers[i], image_ids, held));
+    int layer = -1;
+    ORRERY_TRY(layers.Get(request.layers[i], request.id_base, layer));
+    ORRERY_TRY(AddFolder(fs.get(), "lowerdir+", layer));
   }
   ORRERY_TRY(AddUpper(fs.get(), volume, upper_ids, held));
   ORRERY_TRY(AddOptions(fs.get(), request.upper));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sandbox/launcher/id_maps.h"
+#include "sandbox/launcher/layer_mounts.h"
 #include "sandbox/launcher/volume.h"
 #include "sandbox/protocol/descriptor.h"
 #include "sandbox/protocol/error.h"
@@ -17,6 +18,6 @@
 namespace orrery::sandbox {
 
 Error MakeRoot(const CreateRequest& request, const std::vector<const Volume*>& frozen,
-               const Volume& volume, IdMaps& id_maps, Descriptor& root);
+               const Volume& volume, IdMaps& id_maps, LayerMounts& layers, Descriptor& root);
 
 }  // namespace orrery::sandbox

@@ -11,7 +11,7 @@
 namespace orrery::sandbox {
 namespace {
 
-constexpr size_t kReadSize = 64 << 10;
+constexpr size_t kReadSize = 8 << 10;  // init should touch few pages
 
 // Waits until a socket that does not block takes more.
 int WaitWritable(int socket) {
