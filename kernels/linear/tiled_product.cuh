@@ -80,6 +80,11 @@ struct TiledProducer {
   }
 };
 
+// A block is launched with as many registers a thread as fit (168); the producers give back some of
+// theirs. What is taken must have been given back, or the taker waits for ever.
+constexpr int kProducerRegisters = 96, kConsumerRegisters = 200;
+static_assert(128 * kProducerRegisters + 256 * kConsumerRegisters <= 384 * 168);
+
 template <typename Shape, typename Problem>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     TiledProduct(const __grid_constant__ Problem problem, int64_t k) {
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int slabs = static_cast<int>(k / Shape::kSlab);
 
   if (thread >= Shape::kConsumers) {
-    KeepRegisters<96>();
+    KeepRegisters<kProducerRegisters>();
     WaitForPredecessor();
     LetSuccessorStart();
     TiledProducer<Shape, Problem> p(problem, thread - Shape::kConsumers);
@@ -127,7 +132,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     return;
   }
 
-  TakeRegisters<208>();
+  TakeRegisters<kConsumerRegisters>();
   const int group = warp / 4, first_row = 128 * group;
   RingPosition ring;
   for (int n = 0; n < num_mine; ++n) {
