@@ -269,7 +269,9 @@ Value CudaOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
   routing.counts = expert_counts_.as<int32_t>() + layer * shape.num_experts;
   routing.slots = expert_slots_.as<int32_t>();
   routing.capacity = limits_.max_rows;
-  kernels::cuda::RouteTopK(logits.view, shape, input_.positions, nullptr, routing, stream_);
+  const int32_t* replay = input_.replay_experts;
+  if (replay != nullptr) replay += spec_.moe_index(layer) * rows * shape.top_k;
+  kernels::cuda::RouteTopK(logits.view, shape, input_.positions, replay, routing, stream_);
   const Value hidden = Buffer(kExpertsHidden, rows * shape.top_k, shape.f);
   kernels::cuda::ExpertsGateUp(x.view, weights_.View(p.experts_gate_up), shape, routing, device_,
                                hidden.view, stream_);

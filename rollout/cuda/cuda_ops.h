@@ -30,6 +30,9 @@ struct StepInput {
   int64_t max_position = 0;
   const int32_t* logit_rows = nullptr;  // [n] rows whose logits are wanted; negative: padding
   int64_t num_logit_rows = 0;
+  // Routing replay: [layers with experts, T, top_k] ids in place of the router's choice (negative:
+  // its own choice for that row), or null.
+  const int32_t* replay_experts = nullptr;
 };
 
 // exact: a row's values do not depend on the batch, bit for bit. fast: libraries where they are
