@@ -25,6 +25,7 @@ struct Params {
   bf16* out;
   int64_t out_stride;
   float* partials;  // null: no split
+  int* finished;    // chunks of each (row, key-value head) that are written; zero between launches
   int num_chunks;   // of the workspace
 };
 
@@ -270,8 +271,11 @@ __global__ void __launch_bounds__(32 * kWarps) PagedAttention(const __grid_const
   }
 
   if (p.partials == nullptr) return StoreOut<D>(p, row, head, folded);
-  float* partial = p.partials + (static_cast<int64_t>(blockIdx.x) * p.num_chunks + first_chunk) *
-                                    AttentionPartialFloats(D);
+  const int all_chunks = last_block / kChunkBlocks + 1;
+  if (all_chunks == 1) return StoreOut<D>(p, row, head, folded);
+  float* partials =
+      p.partials + static_cast<int64_t>(blockIdx.x) * p.num_chunks * AttentionPartialFloats(D);
+  float* partial = partials + first_chunk * AttentionPartialFloats(D);
 #pragma unroll
   for (int e = 0; e < L::kPerThread; ++e) {
     const int at = static_cast<int>(threadIdx.x) * L::kPerThread + e;
@@ -281,29 +285,25 @@ __global__ void __launch_bounds__(32 * kWarps) PagedAttention(const __grid_const
     }
     partial[2 * kQueries + at] = folded.o[e];
   }
-}
-
-// Folds the chunks of a (row, key-value head), in order.
-template <int D>
-__global__ void __launch_bounds__(32 * kWarps) FoldChunks(const __grid_constant__ Params p) {
-  LetSuccessorStart();
-  WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x) / p.num_kv_heads;
-  const int head = static_cast<int>(blockIdx.x) % p.num_kv_heads;
-  const int position = p.rows.positions[row];
-  if (position < 0) return;
-  constexpr int kPer = Layout<D>::kPerThread;
-  Folded<kPer> folded;
+  // Whoever writes the last of a row's chunks folds all of them, in order.
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(&p.finished[blockIdx.x], 1) == all_chunks - 1;
+    if (last) p.finished[blockIdx.x] = 0;  // for the next launch
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
   folded.Clear();
-  const int chunks = position / static_cast<int>(kChunkTokens) + 1;
-  const float* partial =
-      p.partials + static_cast<int64_t>(blockIdx.x) * p.num_chunks * AttentionPartialFloats(D);
 #pragma unroll 4
-  for (int c = 0; c < chunks; ++c, partial += AttentionPartialFloats(D)) {
+  for (int c = 0; c < all_chunks; ++c, partials += AttentionPartialFloats(D)) {
 #pragma unroll
-    for (int e = 0; e < kPer; ++e) {
-      const int at = static_cast<int>(threadIdx.x) * kPer + e, query = at % kQueries;
-      folded.Fold(e, partial[query], partial[kQueries + query], partial[2 * kQueries + at]);
+    for (int e = 0; e < L::kPerThread; ++e) {
+      const int at = static_cast<int>(threadIdx.x) * L::kPerThread + e, query = at % kQueries;
+      folded.Fold(e, __ldcg(partials + query), __ldcg(partials + kQueries + query),
+                  __ldcg(partials + 2 * kQueries + at));
     }
   }
   StoreOut<D>(p, row, head, folded);
@@ -319,7 +319,6 @@ void Run(const Params& params, int64_t rows, const AttentionPlan& plan, cudaStre
   const auto items = static_cast<unsigned>(rows * params.num_kv_heads);
   Launch(PagedAttention<D>, dim3(items, static_cast<unsigned>(plan.num_chunks)), dim3(32 * kWarps),
          Layout<D>::kSharedBytes, stream, params);
-  if (plan.split) Launch(FoldChunks<D>, dim3(items), dim3(32 * kWarps), 0, stream, params);
 }
 
 }  // namespace
@@ -343,7 +342,8 @@ void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
   params.rows = rows;
   params.out = static_cast<bf16*>(out.data);
   params.out_stride = out.row_stride;
-  params.partials = plan.split ? static_cast<float*>(workspace) : nullptr;
+  params.finished = static_cast<int*>(workspace);
+  params.partials = plan.split ? static_cast<float*>(workspace) + kAttentionCounters : nullptr;
   params.num_chunks = static_cast<int>(plan.num_chunks);
   if (heads.head_dim == 128) return Run<128>(params, qkv.rows, plan, stream);
   Run<64>(params, qkv.rows, plan, stream);

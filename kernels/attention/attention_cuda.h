@@ -27,7 +27,8 @@ struct AttentionRows {
 };
 
 // qkv: [T, (Hq + 2 Hkv) D] with rotated queries in its first columns, dtype of the cache.
-// out: [T, Hq D]. workspace: plan.workspace_bytes, 16-byte aligned.
+// out: [T, Hq D]. workspace: plan.workspace_bytes, 16-byte aligned,
+// zeroed before its first use; one stream at a time.
 void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
                const AttentionRows& rows, const KvBlocks& kv, const AttentionPlan& plan,
                void* workspace, const TensorView& out, cudaStream_t stream);

@@ -1,6 +1,6 @@
 // How a launch of attention covers rows and chunks (attention_cuda.h): a pure function of the shape
-// and the GPU. With few rows each chunk gets a thread block of its own and a second kernel folds
-// them; no choice changes a bit of the result.
+// and the GPU. With few rows each chunk gets a thread block of its own and the last of a row's
+// folds them; no choice changes a bit of the result.
 #pragma once
 
 #include "kernels/attention/attention.h"
@@ -12,6 +12,10 @@ inline constexpr int64_t kChunkTokens = 256;
 
 // What one chunk leaves for the fold: maximum and sum of 8 queries, and their outputs.
 constexpr int64_t AttentionPartialFloats(int64_t head_dim) { return 16 + 8 * head_dim; }
+
+// The workspace of a split launch begins with one counter a (row, key-value head), always in the
+// same place; partials follow.
+inline constexpr int64_t kAttentionCounters = 1024;
 
 struct AttentionPlan {
   bool split = false;

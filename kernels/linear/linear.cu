@@ -116,6 +116,8 @@ bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView&
 
 // The shapes of linear_plan.h.
 using Thin = StreamShape<1, 1, 1, 1, 256, 4>;
+using ThinSplit = StreamShape<1, 1, 1, 1, 256, 4, false, 4>;
+using GatedThinSplit = StreamShape<1, 2, 1, 1, 256, 4, true, 4>;
 using Low = StreamShape<3, 1, 2, 4, 128, 5>;
 using Square = StreamShape<4, 1, 2, 4, 128, 6>;
 using Tall = StreamShape<4, 2, 1, 1, 128, 6>;
@@ -126,13 +128,15 @@ using GatedSquare = StreamShape<4, 2, 2, 4, 128, 4, true>;
 }  // namespace
 
 void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
-            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream,
+            Numerics numerics) {
   CHECK(x.cols == w.cols && out.cols == w.rows && out.rows == x.rows);
   if (x.rows == 0) return;
   if (!FitsTensorCores(x, w, bias, out)) return LinearSimple(x, w, bias, out, stream);
   if (FitsTiles(x, limits)) return RunTiled<false>(x, w, bias, limits, out, stream);
   switch (PlanLinear(x.rows, w.rows, limits)) {
     case LinearTile::kThin:
+      if (numerics == Numerics::kFast) return Run<ThinSplit>(x, w, bias, limits, out, stream);
       return Run<Thin>(x, w, bias, limits, out, stream);
     case LinearTile::kLow:
       return Run<Low>(x, w, bias, limits, out, stream);
@@ -146,13 +150,16 @@ void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
 }
 
 void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& limits,
-                  const TensorView& out, cudaStream_t stream) {
+                  const TensorView& out, cudaStream_t stream, Numerics numerics) {
   CHECK(x.cols == w.cols && 2 * out.cols == w.rows && out.rows == x.rows);
   if (x.rows == 0) return;
   if (!FitsTensorCores(x, w, {}, out) || out.dtype != DType::kBFloat16) {
     return LinearSwiGluSimple(x, w, out, stream);
   }
   if (FitsTiles(x, limits)) return RunTiled<true>(x, w, {}, limits, out, stream);
+  if (x.rows <= 8 && numerics == Numerics::kFast) {
+    return Run<GatedThinSplit>(x, w, {}, limits, out, stream);
+  }
   if (x.rows <= 8) return Run<GatedThin>(x, w, {}, limits, out, stream);
   Run<GatedSquare>(x, w, {}, limits, out, stream);
 }

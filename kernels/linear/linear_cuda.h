@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "kernels/cuda/device_limits.h"
+#include "kernels/cuda/numerics.h"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
@@ -34,11 +35,12 @@ class LinearLibrary {
 // x [T, K], w [N, K], out [T, N]; out may be float32 with bfloat16 operands (nothing is rounded
 // then). bias: [1, N] in w's dtype, or data null.
 void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
-            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream);
+            const DeviceLimits& limits, const TensorView& out, cudaStream_t stream,
+            Numerics numerics = Numerics::kExact);
 
 // The MLP's first half in one pass: w [2 f, K] holds gate rows, then up rows;
 // out[t, i] = round(silu(round(gate)) * round(up)), [T, f].
 void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& limits,
-                  const TensorView& out, cudaStream_t stream);
+                  const TensorView& out, cudaStream_t stream, Numerics numerics = Numerics::kExact);
 
 }  // namespace orrery::kernels::cuda

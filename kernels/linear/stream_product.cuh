@@ -8,7 +8,8 @@
 // once. Thread blocks are persistent: the ring runs on across tiles, and the memory never waits for
 // an epilogue.
 //
-// Each output is one chain over ascending k from zero: exact numerics (linear_cuda.h).
+// Each output is one chain over ascending k from zero: exact numerics (linear_cuda.h), unless the
+// shape splits k.
 //
 // Problem says what is multiplied (device struct, passed by value):
 //   void Prepare(Shared*, warp, lane)           before the first tile; ends without a barrier
@@ -29,7 +30,7 @@
 namespace orrery::kernels::cuda {
 
 template <int kWarpsM_, int kTilesM_, int kWarpsN_, int kTilesN_, int kSlab_, int kStages_,
-          bool kGated_ = false>
+          bool kGated_ = false, int kSplitK_ = 1>
 struct StreamShape {
   static constexpr int kWarpsM = kWarpsM_, kTilesM = kTilesM_;  // warps, and 16-row tiles a warp
   static constexpr int kWarpsN = kWarpsN_, kTilesN = kTilesN_;  // warps, and 8-row tiles a warp
@@ -41,7 +42,10 @@ struct StreamShape {
   static constexpr int kRowsM = 16 * kWarpsM * kTilesM;
   static constexpr int kFeatures = kGated ? kRowsM / 2 : kRowsM;  // outputs a tile
   static constexpr int kRowsN = 8 * kWarpsN * kTilesN;
-  static constexpr int kConsumers = kWarpsM * kWarpsN;
+  // Fast numerics: so many warps deal a tile's steps of k out among them and add up at the end. A
+  // chain of steps waits for each product; with few tiles an SM that wait is the cost.
+  static constexpr int kSplitK = kSplitK_;
+  static constexpr int kConsumers = kWarpsM * kWarpsN * kSplitK;
   static constexpr int kProducers = 4;
   static constexpr int kThreads = 32 * (kConsumers + kProducers);
   static constexpr int kRowBytes = 2 * kSlab + 16;
@@ -140,6 +144,31 @@ struct StreamProducer {
   }
 };
 
+// The sums of the warps that split k, added in order into those of warp 0. By all consumers.
+template <typename Shape>
+__device__ __forceinline__ void AddParts(int wk, int place, float* sums) {
+  constexpr int kValues = Shape::kTilesM * Shape::kTilesN * 4;
+  constexpr int kPlaces = Shape::kWarpsM * Shape::kWarpsN;
+  __shared__ float parts[kPlaces][Shape::kSplitK - 1][kValues][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto consumers_meet = [] {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * Shape::kConsumers) : "memory");
+  };
+  if (wk > 0) {
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) parts[place][wk - 1][v][lane] = sums[v];
+  }
+  consumers_meet();
+  if (wk == 0) {
+#pragma unroll
+    for (int other = 0; other < Shape::kSplitK - 1; ++other) {
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) sums[v] += parts[place][other][v][lane];
+    }
+  }
+  consumers_meet();
+}
+
 template <typename Shape, typename Problem>
 __global__ void __launch_bounds__(Shape::kThreads)
     StreamProduct(const __grid_constant__ Problem problem, int64_t k) {
@@ -193,7 +222,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
     return;
   }
 
-  const int wm = warp / Shape::kWarpsN, wn = warp % Shape::kWarpsN;
+  const int wk = warp % Shape::kSplitK, place = warp / Shape::kSplitK;
+  const int wm = place / Shape::kWarpsN, wn = place % Shape::kWarpsN;
   RingPosition ring;
   for (int n = 0; n < num_mine; ++n) {
     const auto tile = tiles.At(problem, n);
@@ -206,7 +236,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
       const char* tokens = stage + (Shape::kRowsM + first_column) * Shape::kRowBytes;
       if (first_column < tile.num_rows) {
 #pragma unroll 4
-        for (int s = 0; s < steps; ++s) {
+        for (int s = wk; s < steps; s += Shape::kSplitK) {
           uint32_t a[Shape::kTilesM][4];
 #pragma unroll
           for (int i = 0; i < Shape::kTilesM; ++i) {
@@ -239,6 +269,10 @@ __global__ void __launch_bounds__(Shape::kThreads)
       ring.Advance(Shape::kStages);
     }
 
+    if constexpr (Shape::kSplitK > 1) {
+      AddParts<Shape>(wk, place, &sums[0][0][0]);
+      if (wk > 0) continue;
+    }
 #pragma unroll
     for (int j = 0; j < Shape::kTilesN; ++j) {
       if (first_column + 8 * j >= tile.num_rows) break;

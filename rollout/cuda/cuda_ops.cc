@@ -106,6 +106,8 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
     expert_ids_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
     expert_weights_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
   }
+  CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
+                             static_cast<size_t>(attention_workspace_.bytes()), stream));
   // Attention reads whole blocks: what was never written must be finite.
   CUDA_CHECK(cudaMemsetAsync(kv_.data(), 0, static_cast<size_t>(kv_.bytes()), stream));
 }
@@ -206,7 +208,7 @@ void CudaOps::Product(const TensorView& x, ParamId weight, ParamId bias, const T
   const TensorView w = weights_.View(weight), b = weights_.View(bias);
   // Up to eight rows a weight is read once by the streaming product, and nothing is faster.
   if (library_ != nullptr && x.rows > 8 && library_->Run(x, w, b, out, stream_)) return;
-  kernels::cuda::Linear(x, w, b, device_, out, stream_);
+  kernels::cuda::Linear(x, w, b, device_, out, stream_, limits_.numerics);
 }
 
 Value CudaOps::Linear(const Value& x, ParamId weight, ParamId bias) {
@@ -214,7 +216,8 @@ Value CudaOps::Linear(const Value& x, ParamId weight, ParamId bias) {
   // Gate and up come out as their product (LinearSwiGlu): SwiGlu passes it on.
   if (p.kind == model::ParamKind::kGateUp) {
     const Value out = Buffer(kActivated, x.view.rows, p.rows / 2);
-    kernels::cuda::LinearSwiGlu(x.view, weights_.View(weight), device_, out.view, stream_);
+    kernels::cuda::LinearSwiGlu(x.view, weights_.View(weight), device_, out.view, stream_,
+                                limits_.numerics);
     return out;
   }
   const Role role = p.kind == model::ParamKind::kQkv      ? kQkv

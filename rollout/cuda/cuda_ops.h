@@ -35,9 +35,7 @@ struct StepInput {
   const int32_t* replay_experts = nullptr;
 };
 
-// exact: a row's values do not depend on the batch, bit for bit. fast: libraries where they are
-// faster.
-enum class Numerics : uint8_t { kExact, kFast };
+using kernels::cuda::Numerics;
 
 struct OpsLimits {
   int64_t max_rows = 0;        // T of a step

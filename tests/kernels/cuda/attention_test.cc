@@ -94,7 +94,8 @@ struct AttentionRun {
       return out.Download();
     }
     const AttentionPlan plan = PlanAttention(c.heads, count, bound, limits);
-    const DeviceArray<uint8_t> workspace(plan.workspace_bytes);
+    DeviceArray<uint8_t> workspace(plan.workspace_bytes);
+    workspace.Zero();
     Attention(queries, c.heads, c.scale, rows, kv, plan, workspace.get(), out.view(), nullptr);
     return out.Download();
   }

@@ -79,6 +79,21 @@ void PlainLinear(const TensorView& x, const TensorView& w, const TensorView& bia
   LinearSimple(x, w, bias, out, stream);
 }
 
+void ExactLinear(const TensorView& x, const TensorView& w, const TensorView& bias,
+                 const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  Linear(x, w, bias, limits, out, stream);
+}
+void FastLinear(const TensorView& x, const TensorView& w, const TensorView& bias,
+                const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  Linear(x, w, bias, limits, out, stream, Numerics::kFast);
+}
+// cuBLASLt where it takes the shape.
+void LibraryLinear(const TensorView& x, const TensorView& w, const TensorView& bias,
+                   const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
+  static LinearLibrary* library = new LinearLibrary;  // lives as long as the device's context
+  if (!library->Run(x, w, bias, out, stream)) Linear(x, w, bias, limits, out, stream);
+}
+
 class CudaLinearTest : public CudaTest {
  protected:
   std::vector<float> Run(const LinearCase& c, LinearFunction linear, bool biased, DType out_dtype,
@@ -110,10 +125,15 @@ TEST_F(CudaLinearTest, EqualsDoubleReference) {
       for (const bool biased : {false, true}) {
         for (const DType out_dtype : kDTypes) {
           if (dtype == DType::kFloat32 && out_dtype == DType::kBFloat16) continue;
-          ExpectProduct(&random, c, biased, out_dtype, Run(c, Linear, biased, out_dtype, 0));
+          for (const LinearFunction linear : {ExactLinear, FastLinear, LibraryLinear}) {
+            // cuBLAS multiplies float32 as it likes; only its tensor-core products are used.
+            if (linear == LibraryLinear && dtype == DType::kFloat32) continue;
+            ExpectProduct(&random, c, biased, out_dtype, Run(c, linear, biased, out_dtype, 0));
+          }
           if (s.k > 600) continue;
           for (const int64_t gap : {1, 8}) {
-            ExpectProduct(&random, c, biased, out_dtype, Run(c, Linear, biased, out_dtype, gap));
+            ExpectProduct(&random, c, biased, out_dtype,
+                          Run(c, ExactLinear, biased, out_dtype, gap));
           }
           ExpectProduct(&random, c, biased, out_dtype, Run(c, PlainLinear, biased, out_dtype, 0));
         }
