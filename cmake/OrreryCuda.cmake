@@ -41,5 +41,6 @@ function(orrery_cuda_kernels)
   target_compile_options(orrery_kernels_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>"
     "$<$<COMPILE_LANGUAGE:CXX>:${ORRERY_WARNINGS}>")
-  target_link_libraries(orrery_kernels_cuda PUBLIC orrery::kernels CUDA::cudart_static CUDA::cublasLt)
+  target_link_libraries(orrery_kernels_cuda PUBLIC orrery::kernels CUDA::cudart_static)
+  target_include_directories(orrery_kernels_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endfunction()

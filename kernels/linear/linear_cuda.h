@@ -10,6 +10,7 @@
 
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "kernels/cuda/device_limits.h"
 #include "kernels/cuda/numerics.h"
 #include "kernels/tensor_view.h"
@@ -21,7 +22,8 @@ namespace orrery::kernels::cuda {
 // workspace.
 class LinearLibrary {
  public:
-  LinearLibrary();
+  // NotFound, with the fix, where the library is not on this machine.
+  static absl::StatusOr<std::unique_ptr<LinearLibrary>> Create();
   ~LinearLibrary();
   // False where cuBLASLt does not take the shape. Arguments as Linear's.
   bool Run(const TensorView& x, const TensorView& w, const TensorView& bias, const TensorView& out,
@@ -29,6 +31,7 @@ class LinearLibrary {
 
  private:
   struct State;
+  explicit LinearLibrary(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,10 +1,13 @@
 #include "rollout/cuda/cuda_ops.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/fill.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/rope/qk_norm_rope_cuda.h"
+#include "orchestrator/base/status.h"
 
 namespace orrery::rollout::cuda {
 
@@ -94,7 +97,13 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
       rope_(UploadRope(spec_, limits.max_positions)),
       attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
   if (limits.numerics == Numerics::kFast) {
-    library_ = std::make_unique<kernels::cuda::LinearLibrary>();
+    absl::StatusOr<std::unique_ptr<kernels::cuda::LinearLibrary>> library =
+        kernels::cuda::LinearLibrary::Create();
+    if (library.ok()) {
+      library_ = *std::move(library);
+    } else {
+      spdlog::warn("{}", StatusText(library.status()));
+    }
   }
   const std::vector<BufferShape> shapes = Shapes(spec_, weights->dtype(), limits);
   for (int i = 0; i < kNumRoles; ++i) {
@@ -207,7 +216,9 @@ std::pair<Value, Value> CudaOps::AddNorm(const Stream& stream, ParamId weight) {
 void CudaOps::Product(const TensorView& x, ParamId weight, ParamId bias, const TensorView& out) {
   const TensorView w = weights_.View(weight), b = weights_.View(bias);
   // Up to eight rows a weight is read once by the streaming product, and nothing is faster.
-  if (library_ != nullptr && x.rows > 8 && library_->Run(x, w, b, out, stream_)) return;
+  if (library_ != nullptr && x.rows > 8 && w.dtype == DType::kBFloat16 &&
+      library_->Run(x, w, b, out, stream_))
+    return;
   kernels::cuda::Linear(x, w, b, device_, out, stream_, limits_.numerics);
 }
 

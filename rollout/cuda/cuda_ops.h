@@ -48,7 +48,8 @@ struct OpsLimits {
 
 class CudaOps : public model::Ops {
  public:
-  // weights is borrowed. All launches go to stream.
+  // weights is borrowed. All launches go to stream. Fast numerics without cuBLASLt on the machine
+  // run on the kernels of exact numerics, with a warning.
   CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& device,
           const OpsLimits& limits, cudaStream_t stream);
 

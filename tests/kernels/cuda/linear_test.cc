@@ -90,7 +90,7 @@ void FastLinear(const TensorView& x, const TensorView& w, const TensorView& bias
 // cuBLASLt where it takes the shape.
 void LibraryLinear(const TensorView& x, const TensorView& w, const TensorView& bias,
                    const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
-  static LinearLibrary* library = new LinearLibrary;  // lives as long as the device's context
+  static LinearLibrary* library = LinearLibrary::Create()->release();  // as long as the context
   if (!library->Run(x, w, bias, out, stream)) Linear(x, w, bias, limits, out, stream);
 }
 
