@@ -172,7 +172,9 @@ bool IsImageFile(std::string_view name) {
        {"manifest.json", "index.json", "oci-layout", "repositories", "blobs"}) {
     if (name == known) return true;
   }
-  return name.starts_with("blobs/") || IsHexName(name, 64);
+  if (name.starts_with("blobs/") || name.starts_with("sha256:") || IsHexName(name, 64)) return true;
+  if (name.find('/') != std::string_view::npos) return false;
+  return name.ends_with(".json") || name.ends_with(".tar") || name.ends_with(".tar.gz");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class FolderTar {
   FolderTar(Fd root, const FolderTarOptions& options)
       : root_(std::move(root)), options_(options), archive_(archive_write_new()) {
     CHECK(archive_ != nullptr);
-    archive_write_set_format_pax_restricted(archive_.get());
+    archive_write_set_format_pax(archive_.get());  // the restricted one drops parts of a second
     // Names are bytes.
     archive_write_set_options(archive_.get(), "hdrcharset=BINARY");
     archive_write_set_bytes_per_block(archive_.get(), 0);
@@ -82,7 +82,14 @@ class FolderTar {
     }
     if (S_ISSOCK(status.st_mode)) return absl::OkStatus();
     const Entry entry(archive_entry_new());
-    archive_entry_copy_stat(entry.get(), &status);
+    // What depends on where and when the folder lies stays out.
+    struct stat stable = status;
+    stable.st_dev = 0;
+    stable.st_ino = 0;
+    stable.st_nlink = 1;
+    archive_entry_copy_stat(entry.get(), &stable);
+    archive_entry_unset_atime(entry.get());
+    archive_entry_unset_ctime(entry.get());
     archive_entry_set_pathname(entry.get(), NameOf(path).c_str());
     archive_entry_set_size(entry.get(), S_ISREG(status.st_mode) ? status.st_size : 0);
     if (S_ISLNK(status.st_mode)) RETURN_IF_ERROR(AddTarget(here.get(), path, entry.get()));

@@ -40,7 +40,10 @@ bool IsPath(std::string_view path) {
 }
 
 bool IsHost(std::string_view host) {
-  return !host.empty() && std::all_of(host.begin(), host.end(), [](unsigned char c) {
+  if (host.empty() || (std::isalnum(static_cast<unsigned char>(host[0])) == 0 && host[0] != '[')) {
+    return false;
+  }
+  return std::all_of(host.begin(), host.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == ':' || c == '[' || c == ']';
   });
 }
