@@ -1,0 +1,32 @@
+// `orrery bench decode`, `prefill` and `phase`: speed of the rollout engine on the GPU at hand for
+// the shape of a public model, with random weights. FailedPrecondition where there is no GPU or the
+// binary was built without a CUDA toolkit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace orrery::commands {
+
+struct ShapeBenchArguments {
+  std::string shape = "qwen3-30b-a3b";
+  bool exact = false;  // exact numerics in place of fast ones
+
+  // decode: steps of one token a sequence around a mean context.
+  std::vector<int64_t> batches = {1, 8, 64, 256, 512};
+  int64_t context = 1024, steps = 128;
+
+  // phase: prompts x samples with responses of given lengths. prefill: prompts alone.
+  int64_t prompts = 256, samples = 8, prompt_tokens = 100;
+  std::string lengths = "256";  // a number, or a file with one a line
+  int64_t max_running = 2048, prefill_chunk_tokens = 4096;
+};
+
+absl::Status BenchDecode(const ShapeBenchArguments& arguments);
+absl::Status BenchPrefill(const ShapeBenchArguments& arguments);
+absl::Status BenchPhase(const ShapeBenchArguments& arguments);
+
+}  // namespace orrery::commands
