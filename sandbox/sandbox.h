@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -125,6 +126,16 @@ struct FileInfo {
   std::string target;  // of a symbolic link
 };
 
+// One path that an episode changed against its image (diff/diff.h says what counts).
+struct Change {
+  enum class Kind : uint8_t { kAdded, kModified, kDeleted };
+  Kind kind = Kind::kAdded;
+  std::string path;      // "/testbed/a.py"
+  FileInfo info;         // of kAdded and kModified
+  bool content = false;  // bytes, link target or type differ, not permissions and owners alone
+  std::vector<std::pair<std::string, std::string>> xattrs;
+};
+
 // The files of a sandbox at one moment. Its folders stay until the last holder lets go.
 class Snapshot {
  public:
@@ -157,6 +168,13 @@ class Sandbox {
   // Needs a sandbox in which no command runs; otherwise a Precondition error that says "busy". The
   // sandbox goes on above the snapshot.
   virtual absl::StatusOr<std::shared_ptr<const Snapshot>> TakeSnapshot() = 0;
+  // What differs from the image, sorted by path; snapshots in between are looked through. Exact
+  // where no command runs meanwhile.
+  virtual absl::StatusOr<std::vector<Change>> Diff() = 0;
+  // Bytes of a changed file, read from outside: nothing runs in the sandbox for it.
+  virtual absl::Status ReadChanged(const std::string& path,
+                                   const std::function<void(std::string_view)>& sink) = 0;
+
   // Kills everything inside and gives all back; afterwards every other call is refused.
   virtual absl::Status Destroy() = 0;
 };

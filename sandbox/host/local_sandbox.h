@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "sandbox/diff/layered_tree.h"
 #include "sandbox/host/resources.h"
 #include "sandbox/sandbox.h"
 
@@ -52,6 +53,9 @@ class LocalSandbox : public Sandbox {
   absl::StatusOr<FileInfo> Stat(const std::string& path) override;
   absl::StatusOr<std::vector<FileInfo>> List(const std::string& path, bool any_type) override;
   absl::StatusOr<std::shared_ptr<const Snapshot>> TakeSnapshot() override;
+  absl::StatusOr<std::vector<Change>> Diff() override;
+  absl::Status ReadChanged(const std::string& path,
+                           const std::function<void(std::string_view)>& sink) override;
   absl::Status Destroy() override;
 
   int64_t PeakMemory() const { return group_.PeakMemory(); }
@@ -80,6 +84,7 @@ class LocalSandbox : public Sandbox {
   absl::StatusOr<ExecResult> RunFileCommand(StartRequest start, RunOptions options);
   absl::StatusOr<std::vector<FileInfo>> ReadEntries(StartRequest start);
   absl::Status CheckIdle() const;
+  absl::StatusOr<FolderStack> Folders() const;
 
   HostResources* resources_;
   std::string id_;

@@ -1,5 +1,9 @@
 // Snapshot, fork and diff of LocalSandbox.
+#include <fcntl.h>
+
+#include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
+#include "sandbox/diff/diff.h"
 #include "sandbox/host/local_sandbox.h"
 
 namespace orrery::sandbox {
@@ -34,6 +38,40 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> LocalSandbox::TakeSnapshot() {
   }
   const auto failure = Decode<Failure>(frame.body);
   return failure ? ToStatus(*failure) : Failed("init talks nonsense");
+}
+
+absl::StatusOr<FolderStack> LocalSandbox::Folders() const {
+  FolderStack stack;
+  const auto open = [&](int at, const std::string& path, uint32_t id_shift,
+                        bool upper) -> absl::Status {
+    Descriptor folder(::openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.valid()) return ErrnoStatus("cannot open the layer", path, errno);
+    stack.push_back(MakeLayerFolder(std::move(folder), id_shift, upper));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(open(upper_.get(), ".", kUpperIdBase, true));
+  for (const LocalSnapshot* s = below_.get(); s != nullptr; s = s->below()) {
+    RETURN_IF_ERROR(open(s->upper(), ".", kUpperIdBase, true));
+  }
+  for (auto layer = options_.image.layers.rbegin(); layer != options_.image.layers.rend();
+       ++layer) {
+    RETURN_IF_ERROR(open(AT_FDCWD, *layer, 0, false));
+  }
+  RETURN_IF_ERROR(open(AT_FDCWD, resources_->skeleton, 0, false));
+  return stack;
+}
+
+absl::StatusOr<std::vector<Change>> LocalSandbox::Diff() {
+  if (destroyed_) return Precondition("the sandbox is destroyed");
+  ASSIGN_OR_RETURN(const FolderStack stack, Folders());
+  return FindChanges(stack);
+}
+
+absl::Status LocalSandbox::ReadChanged(const std::string& path,
+                                       const std::function<void(std::string_view)>& sink) {
+  if (destroyed_) return Precondition("the sandbox is destroyed");
+  ASSIGN_OR_RETURN(const FolderStack stack, Folders());
+  return ReadPath(stack, path, sink);
 }
 
 }  // namespace orrery::sandbox

@@ -51,11 +51,11 @@ inline std::string MakeBusyboxImage(const std::string& folder) {
     fs::create_directories(folder + "/" + name);
   fs::copy_file(busybox, folder + "/bin/busybox", fs::copy_options::overwrite_existing);
   for (const char* applet :
-       {"sh",    "true",   "false", "echo",   "cat",     "ls",   "id",    "sleep", "env",
-        "head",  "yes",    "dd",    "mkdir",  "seq",     "grep", "wc",    "df",    "touch",
-        "rm",    "mv",     "nc",    "nproc",  "kill",    "pwd",  "stat",  "ln",    "find",
-        "test",  "chmod",  "tr",    "mkfifo", "stty",    "ps",   "chown", "cp",    "printf",
-        "rmdir", "setsid", "nohup", "md5sum", "hostname"}) {
+       {"sh",    "true",  "false",  "echo",   "cat",    "ls",      "id",    "sleep", "env",
+        "head",  "yes",   "dd",     "mkdir",  "seq",    "grep",    "wc",    "df",    "touch",
+        "rm",    "mv",    "nc",     "nproc",  "kill",   "pwd",     "stat",  "ln",    "find",
+        "test",  "chmod", "tr",     "mkfifo", "stty",   "ps",      "chown", "cp",    "printf",
+        "rmdir", "sort",  "setsid", "nohup",  "md5sum", "hostname"}) {
     std::error_code exists;
     fs::create_symlink("busybox", folder + "/bin/" + applet, exists);
   }
