@@ -1,5 +1,7 @@
 #include "rollout/cpu_executor.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/status.h"
 
@@ -9,7 +11,8 @@ namespace {
 using kernels::kBlockTokens;
 using kernels::SampleResult;
 
-constexpr int64_t kShardRows = 48;  // a multiple of the tiles of Linear
+constexpr int64_t kShardRows = 48;  // at most, where no sequence has more
+constexpr int64_t kLeastShardRows = 8;
 
 kernels::SamplerParams ToParams(const SamplingOptions& s) {
   kernels::SamplerParams params;
@@ -70,12 +73,21 @@ void CpuExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws
 std::vector<CpuExecutor::Shard> CpuExecutor::CutIntoShards(std::span<const Work> pass,
                                                            std::span<const Draw> draws) const {
   const int64_t bytes = weights_.layout().num_elements * kernels::SizeOf(weights_.dtype());
-  const bool sharded = bytes <= options_.sharded_model_bytes;
+  int64_t total = 0;
+  for (const Work& w : pass) total += w.count;
+  int64_t most = total;  // rows of a shard
+  if (bytes <= options_.sharded_model_bytes) {
+    // A whole number of shards a thread, of about one size, and none so low that reading the
+    // weights costs more than multiplying by them.
+    const int64_t threads = kernels::NumThreads();
+    const int64_t count = (total + kShardRows * threads - 1) / (kShardRows * threads) * threads;
+    most = std::max(kLeastShardRows, (total + count - 1) / count);
+  }
   std::vector<Shard> shards;
   int64_t rows = 0;
   size_t draw = 0;
   for (size_t i = 0; i < pass.size(); ++i) {
-    if (shards.empty() || (sharded && rows > 0 && rows + pass[i].count > kShardRows)) {
+    if (shards.empty() || (rows > 0 && rows + pass[i].count > most)) {
       shards.emplace_back();
       rows = 0;
     }

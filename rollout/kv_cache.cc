@@ -16,6 +16,7 @@ KvCache::KvCache(const model::ModelSpec& spec, int64_t num_blocks)
   void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED) << "cannot map " << bytes << " bytes of KV cache";
+  (void)::madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // where there are any
   memory_ = static_cast<float*>(memory);
 }
 

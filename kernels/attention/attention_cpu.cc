@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "hwy/cache_control.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector-inl.h"
@@ -45,20 +46,51 @@ HWY_BEFORE_NAMESPACE();
 namespace orrery::kernels::HWY_NAMESPACE {
 using internal::HeadTask;
 
-// Scores of kTile queries against one block of keys [D, 16].
-template <int kTile>
-HWY_INLINE void BlockScores(const float* const* q, const float* keys, int64_t d, float scale,
-                            float* const* to) {
-  Wide sum[kTile];
-#pragma GCC unroll 4
-  for (int i = 0; i < kTile; ++i) sum[i] = SetWide(0);
-  for (int64_t c = 0; c < d; ++c) {
-    const Wide key = LoadWide(keys + c * kBlockTokens);
-#pragma GCC unroll 4
-    for (int i = 0; i < kTile; ++i) sum[i] = MulAdd(SetWide(q[i][c]), key, sum[i]);
+// Scores of kTile queries against kBlocks blocks of keys [D, 16], to positions [first, first + 16
+// kBlocks) of each query's row of scores. last_block: the last one in sight.
+template <int kTile, int kBlocks>
+HWY_INLINE void BlockScores(const float* const* q, const HeadTask& task, int64_t first,
+                            int64_t last_block) {
+  const float* keys[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    keys[b] = task.k + task.blocks[first / kBlockTokens + b] * task.block_stride;
   }
+  Wide sum[kTile][kBlocks];
 #pragma GCC unroll 4
-  for (int i = 0; i < kTile; ++i) StoreWide(Mul(sum[i], SetWide(scale)), to[i]);
+  for (int i = 0; i < kTile; ++i) {
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) sum[i][b] = SetWide(0);
+  }
+  const int64_t d = task.d;
+  // Keys and values of many sequences do not stay in the cache: while these keys are multiplied,
+  // the ones after them and the values beside them are fetched, a line each a step.
+  const int32_t* ahead = task.blocks + first / kBlockTokens;
+  const float* next_keys[kBlocks];
+  const float* values[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    const int64_t next = std::min<int64_t>(kBlocks + b, last_block - first / kBlockTokens);
+    next_keys[b] = task.k + ahead[next] * task.block_stride;
+    values[b] = task.v + ahead[b] * task.block_stride;
+  }
+  for (int64_t c = 0; c < d; ++c) {
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) {
+      hwy::Prefetch(next_keys[b] + c * kBlockTokens);
+      hwy::Prefetch(values[b] + c * kBlockTokens);
+      const Wide key = LoadWide(keys[b] + c * kBlockTokens);
+#pragma GCC unroll 4
+      for (int i = 0; i < kTile; ++i) sum[i][b] = MulAdd(SetWide(q[i][c]), key, sum[i][b]);
+    }
+  }
+  const Wide scale = SetWide(task.scale);
+#pragma GCC unroll 4
+  for (int i = 0; i < kTile; ++i) {
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) {
+      StoreWide(Mul(sum[i][b], scale),
+                task.scores + i * task.scores_stride + first + b * kBlockTokens);
+    }
+  }
 }
 
 // Scores to exponentials, 0 beyond `count`; returns the sum.
@@ -82,7 +114,7 @@ HWY_INLINE float SoftmaxRow(float* scores, int64_t count) {
   return SumWide(sum);
 }
 
-// out = round(sum_j p_j v_j / total), 16 columns at a time, one chain over j.
+// out = round(sum_j p_j v_j / total), one chain over j a column: the general case.
 HWY_INLINE void ValueRow(const float* p, int64_t count, float total, const HeadTask& task,
                          float* out) {
   const Wide inverse = SetWide(1.0f / total);
@@ -98,24 +130,92 @@ HWY_INLINE void ValueRow(const float* p, int64_t count, float total, const HeadT
   }
 }
 
-// The common case of ValueRow, 32 columns at a time: keeps more chains in flight.
-HWY_INLINE void ValueRow32(const float* p, int64_t count, float total, const HeadTask& task,
-                           float* out) {
-  const Wide inverse = SetWide(1.0f / total);
-  for (int64_t c = 0; c < task.d; c += 2 * kWide) {
-    Wide a = SetWide(0), b = SetWide(0);
-    for (int64_t j0 = 0; j0 < count; j0 += kBlockTokens) {
-      const float* v = task.v + task.blocks[j0 / kBlockTokens] * task.block_stride + c;
-      const int64_t n = std::min(kBlockTokens, count - j0);
-      for (int64_t j = 0; j < n; ++j, v += task.d) {
-        const Wide weight = SetWide(p[j0 + j]);
-        a = MulAdd(weight, LoadWide(v), a);
-        b = MulAdd(weight, LoadWide(v + kWide), b);
+// Vectors of columns that kTile queries sum at a time: their accumulators fill the registers.
+template <int kTile>
+constexpr int kValueVectors = kTile == 1   ? 8
+                              : kTile == 2 ? 4
+                                           : 3;
+
+// The same for kTile queries and kVectors vectors of columns from `column` on. The queries walk
+// together as far as the one that sees least; each goes on alone.
+template <int kTile, int kVectors>
+HWY_INLINE void ValueColumns(const int64_t* count, int64_t shortest, const float* total,
+                             const HeadTask& task, int64_t column, float* const* out) {
+  const DF d;
+  VF sum[kTile][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kTile; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+  }
+  const auto row_of = [&](int64_t j) {
+    return task.v + task.blocks[j / kBlockTokens] * task.block_stride + j % kBlockTokens * task.d +
+           column;
+  };
+  for (int64_t j0 = 0; j0 < shortest; j0 += kBlockTokens) {
+    const float* row = row_of(j0);
+    const int64_t end = std::min(shortest, j0 + kBlockTokens);
+    for (int64_t j = j0; j < end; ++j, row += task.d) {
+      VF value[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) value[v] = hn::LoadU(d, row + v * kWideLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kTile; ++i) {
+        const VF p = hn::Set(d, task.scores[i * task.scores_stride + j]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(p, value[v], sum[i][v]);
       }
     }
-    StoreWide(RoundIf(task.round, Mul(a, inverse)), out + c);
-    StoreWide(RoundIf(task.round, Mul(b, inverse)), out + c + kWide);
   }
+#pragma GCC unroll 8
+  for (int i = 0; i < kTile; ++i) {
+    for (int64_t j = shortest; j < count[i]; ++j) {
+      const float* row = row_of(j);
+      const VF p = hn::Set(d, task.scores[i * task.scores_stride + j]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sum[i][v] = hn::MulAdd(p, hn::LoadU(d, row + v * kWideLanes), sum[i][v]);
+      }
+    }
+    const VF inverse = hn::Set(d, 1.0f / total[i]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      VF result = hn::Mul(sum[i][v], inverse);
+      if (task.round) result = RoundVector(result);
+      hn::StoreU(result, d, out[i] + column + v * kWideLanes);
+    }
+  }
+}
+
+// `left` vectors of columns from `column` on.
+template <int kTile, int kVectors = kValueVectors<kTile>>
+HWY_INLINE void ValueRest(const int64_t* count, int64_t shortest, const float* total,
+                          const HeadTask& task, int64_t column, int64_t left, float* const* out) {
+  if constexpr (kVectors > 0) {
+    if (left == kVectors) {
+      ValueColumns<kTile, kVectors>(count, shortest, total, task, column, out);
+    } else {
+      ValueRest<kTile, kVectors - 1>(count, shortest, total, task, column, left, out);
+    }
+  }
+}
+
+template <int kTile>
+HWY_INLINE void Values(const int64_t* count, const float* total, const HeadTask& task,
+                       float* const* out) {
+  if (task.d % kWideLanes != 0) {
+    for (int i = 0; i < kTile; ++i) {
+      ValueRow(task.scores + i * task.scores_stride, count[i], total[i], task, out[i]);
+    }
+    return;
+  }
+  const int64_t shortest = *std::min_element(count, count + kTile);
+  int64_t left = task.d / kWideLanes, column = 0;
+  for (; left >= kValueVectors<kTile>; left -= kValueVectors<kTile>) {
+    ValueColumns<kTile, kValueVectors<kTile>>(count, shortest, total, task, column, out);
+    column += kValueVectors<kTile> * kWideLanes;
+  }
+  ValueRest<kTile>(count, shortest, total, task, column, left, out);
 }
 
 template <int kTile>
@@ -131,29 +231,28 @@ HWY_INLINE void QueryTile(const HeadTask& task, int64_t first) {
     count[i] = task.first_position + row + 1;
     longest = std::max(longest, count[i]);
   }
-  for (int64_t j = 0; j < longest; j += kBlockTokens) {
-    float* to[kTile];
-    for (int i = 0; i < kTile; ++i) to[i] = task.scores + i * task.scores_stride + j;
-    BlockScores<kTile>(q, task.k + task.blocks[j / kBlockTokens] * task.block_stride, task.d,
-                       task.scale, to);
+  // Enough independent chains at a time to keep both multipliers busy.
+  constexpr int kBlocks = kTile == 1 ? 4 : kTile == 2 || (kTile == 3 && kWideVectors <= 2) ? 2 : 1;
+  const int64_t last_block = (longest - 1) / kBlockTokens;
+  int64_t j = 0;
+  for (; j + (kBlocks - 1) * kBlockTokens < longest; j += kBlocks * kBlockTokens) {
+    BlockScores<kTile, kBlocks>(q, task, j, last_block);
   }
+  for (; j < longest; j += kBlockTokens) BlockScores<kTile, 1>(q, task, j, last_block);
+  float total[kTile];
   for (int i = 0; i < kTile; ++i) {
-    float* p = task.scores + i * task.scores_stride;
-    const float total = SoftmaxRow(p, count[i]);
-    if (task.d % (2 * kWide) == 0) {
-      ValueRow32(p, count[i], total, task, out[i]);
-    } else {
-      ValueRow(p, count[i], total, task, out[i]);
-    }
+    total[i] = SoftmaxRow(task.scores + i * task.scores_stride, count[i]);
   }
+  Values<kTile>(count, total, task, out);
 }
 
 void HeadImpl(const HeadTask& task) {
   const int64_t queries = task.rows * task.group;
   int64_t i = 0;
   for (; i + 4 <= queries; i += 4) QueryTile<4>(task, i);
-  for (; i + 2 <= queries; i += 2) QueryTile<2>(task, i);
-  for (; i < queries; ++i) QueryTile<1>(task, i);
+  if (queries - i == 3) QueryTile<3>(task, i);
+  if (queries - i == 2) QueryTile<2>(task, i);
+  if (queries - i == 1) QueryTile<1>(task, i);
 }
 
 // Scores [n] to probabilities in place, for the gradient.

@@ -150,7 +150,8 @@ int NumThreads() { return Pool()->num_threads(); }
 
 void ParallelFor(int64_t num_tasks, const std::function<void(int64_t)>& task) {
   if (num_tasks <= 0) return;
-  if (!in_task && num_tasks > 1) {
+  if (num_tasks == 1) return task(0);  // the pool is still free for what is inside
+  if (!in_task) {
     const std::shared_ptr<ThreadPool> p = Pool();
     if (p->num_threads() > 1 && p->owner.try_lock()) {
       std::lock_guard lock(p->owner, std::adopt_lock);

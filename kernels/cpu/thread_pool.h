@@ -14,8 +14,9 @@ int NumThreads();
 
 // Runs task(0) ... task(num_tasks - 1), each once, on the pool and the caller, and returns when all
 // are done. Tasks are taken in order from one counter. Inside a task it runs serially in the
-// caller, so that kernels may be used both alone and under a coarser division of work. Any thread
-// may call; one at a time has the pool, another waits for none and runs its tasks alone.
+// caller, so that kernels may be used both alone and under a coarser division of work; a single
+// task is no division, and what it calls may use the pool. Any thread may call; one at a time has
+// the pool, another waits for none and runs its tasks alone.
 void ParallelFor(int64_t num_tasks, const std::function<void(int64_t)>& task);
 
 }  // namespace orrery::kernels

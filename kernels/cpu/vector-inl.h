@@ -41,11 +41,17 @@ HWY_INLINE Wide SetWide(float x) {
 HWY_INLINE Wide LoadWide(const float* p) {
   return MakeWide([&](int i) { return hn::LoadU(DF(), p + i * kWideLanes); });
 }
-// The first n of 16 floats, the others `fill`.
+// The first n of 16 floats, the others `fill`. Whole vectors are loaded as such: a head size that
+// is a multiple of 8 never goes through memory.
 HWY_INLINE Wide LoadPart(const float* p, int64_t n, float fill) {
-  HWY_ALIGN float buffer[kWide];
-  for (int64_t i = 0; i < kWide; ++i) buffer[i] = i < n ? p[i] : fill;
-  return LoadWide(buffer);
+  return MakeWide([&](int i) {
+    const int64_t left = n - i * kWideLanes;
+    if (left >= kWideLanes) return hn::LoadU(DF(), p + i * kWideLanes);
+    if (left <= 0) return hn::Set(DF(), fill);
+    HWY_ALIGN float buffer[kWideLanes];
+    for (int64_t j = 0; j < kWideLanes; ++j) buffer[j] = j < left ? p[i * kWideLanes + j] : fill;
+    return hn::Load(DF(), buffer);
+  });
 }
 HWY_INLINE Wide LoadUpTo(const float* p, int64_t n, float fill) {
   return n >= kWide ? LoadWide(p) : LoadPart(p, n, fill);
@@ -56,9 +62,17 @@ HWY_INLINE void StoreWide(const Wide& x, float* p) {
 }
 HWY_INLINE void StoreUpTo(const Wide& x, float* p, int64_t n) {
   if (n >= kWide) return StoreWide(x, p);
-  HWY_ALIGN float buffer[kWide];
-  StoreWide(x, buffer);
-  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+#pragma GCC unroll 4
+  for (int i = 0; i < kWideVectors; ++i) {
+    const int64_t left = n - i * kWideLanes;
+    if (left >= kWideLanes) {
+      hn::StoreU(x.v[i], DF(), p + i * kWideLanes);
+    } else if (left > 0) {
+      HWY_ALIGN float buffer[kWideLanes];
+      hn::Store(x.v[i], DF(), buffer);
+      for (int64_t j = 0; j < left; ++j) p[i * kWideLanes + j] = buffer[j];
+    }
+  }
 }
 HWY_INLINE Wide Add(const Wide& a, const Wide& b) {
   return MakeWide([&](int i) { return hn::Add(a.v[i], b.v[i]); });
@@ -82,14 +96,15 @@ HWY_INLINE Wide Exp(const Wide& a) {
   return MakeWide([&](int i) { return hn::Exp(DF(), a.v[i]); });
 }
 // Nearest bfloat16, ties to even. NaN may become infinity's neighbour: checked for elsewhere.
-HWY_INLINE Wide RoundWide(const Wide& a) {
+HWY_INLINE VF RoundVector(const VF& a) {
   const hn::RebindToUnsigned<DF> du;
-  return MakeWide([&](int i) {
-    const auto bits = hn::BitCast(du, a.v[i]);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
-    return hn::BitCast(DF(), hn::And(rounded, hn::Set(du, 0xffff0000u)));
-  });
+  const auto bits = hn::BitCast(du, a);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+  return hn::BitCast(DF(), hn::And(rounded, hn::Set(du, 0xffff0000u)));
+}
+HWY_INLINE Wide RoundWide(const Wide& a) {
+  return MakeWide([&](int i) { return RoundVector(a.v[i]); });
 }
 HWY_INLINE Wide RoundIf(bool round, const Wide& a) { return round ? RoundWide(a) : a; }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/highway_targets.h"
 #include "hwy/foreach_target.h"
 // clang-format on
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/bfloat16.h"
 #include "kernels/cpu/thread_pool.h"
@@ -31,6 +32,8 @@ struct TileArgs {
   const float* bias;  // 16 readable floats, or null
   bool accumulate;
   Rounding rounding;
+  // What is multiplied after this panel, fetched meanwhile; may be null.
+  const char* next;
 };
 
 }  // namespace orrery::kernels::internal
@@ -54,8 +57,48 @@ HWY_INLINE hn::Vec<D> LoadB(const uint16_t* b) {
   return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, b))));
 }
 
+// Nearest bfloat16, ties to even; NaN stays NaN.
+HWY_INLINE hn::Vec<D> RoundVector(const hn::Vec<D>& x) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+  const auto kept = hn::BitCast(D(), hn::And(rounded, hn::Set(du, 0xffff0000u)));
+  return hn::IfThenElse(hn::IsNaN(x), x, kept);
+}
+
+// The sums of a tile [rows, 16] to their places, with all that comes after the product. Not part of
+// Tile, which is compiled for every height.
+HWY_NOINLINE void StoreTile(int64_t rows, const float* sums, const TileArgs& args) {
+  const D d;
+  for (int64_t m = 0; m < rows; ++m) {
+    const float* sum = sums + m * kPanelColumns;
+    float* to = args.c + m * args.c_row;
+    if (args.columns == kPanelColumns) {
+      for (int64_t j = 0; j < kPanelColumns; j += kLanes) {
+        hn::Vec<D> x = hn::Load(d, sum + j);
+        if (args.bias != nullptr) x = hn::Add(x, hn::LoadU(d, args.bias + j));
+        if (args.accumulate) x = hn::Add(x, hn::LoadU(d, to + j));
+        if (args.rounding == Rounding::kBFloat16) x = RoundVector(x);
+        hn::StoreU(x, d, to + j);
+      }
+      continue;
+    }
+    for (int64_t j = 0; j < args.columns; ++j) {
+      float value = sum[j];
+      if (args.bias != nullptr) value += args.bias[j];
+      if (args.accumulate) value += to[j];
+      to[j] = args.rounding == Rounding::kBFloat16 ? RoundToBFloat16(value) : value;
+    }
+  }
+}
+
+// Steps over the depth between two prefetches.
+constexpr int64_t kFetchSteps = 8;
+
+// Every kFetchSteps it fetches some lines more of what comes after this panel.
 template <int kRows, typename B>
-HWY_INLINE void Tile(const TileArgs& args) {
+HWY_INLINE void Tile(const TileArgs& args, const char* next, int64_t fetch_lines) {
   const D d;
   hn::Vec<D> sum[kRows][kVectors];
 #pragma GCC unroll 16
@@ -66,54 +109,74 @@ HWY_INLINE void Tile(const TileArgs& args) {
   const float* a = args.a;
   const B* b = static_cast<const B*>(args.b);
   const int64_t a_row = args.a_row, a_step = args.a_step, b_step = args.b_step;
-  for (int64_t c = 0; c < args.depth; ++c) {
-    hn::Vec<D> row[kVectors];
+  for (int64_t c0 = 0; c0 < args.depth; c0 += kFetchSteps) {
+    for (int64_t i = 0; i < fetch_lines; ++i, next += 64) hwy::Prefetch(next);
+    const int64_t steps = std::min(kFetchSteps, args.depth - c0);
+#pragma GCC unroll 1
+    for (int64_t c = 0; c < steps; ++c) {
+      hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) row[v] = LoadB(b + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) row[v] = LoadB(b + v * kLanes);
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-      const hn::Vec<D> x = hn::Set(d, a[m * a_row]);
+      for (int m = 0; m < kRows; ++m) {
+        const hn::Vec<D> x = hn::Set(d, a[m * a_row]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[m][v] = hn::MulAdd(x, row[v], sum[m][v]);
+        for (int v = 0; v < kVectors; ++v) sum[m][v] = hn::MulAdd(x, row[v], sum[m][v]);
+      }
+      a += a_step;
+      b += b_step;
     }
-    a += a_step;
-    b += b_step;
   }
+  HWY_ALIGN float sums[kRows * kPanelColumns];
+#pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
-    HWY_ALIGN float out[kPanelColumns];
-    for (int v = 0; v < kVectors; ++v) hn::Store(sum[m][v], d, out + v * kLanes);
-    float* to = args.c + m * args.c_row;
-    for (int64_t j = 0; j < args.columns; ++j) {
-      float value = out[j];
-      if (args.bias != nullptr) value += args.bias[j];
-      if (args.accumulate) value += to[j];
-      to[j] = args.rounding == Rounding::kBFloat16 ? RoundToBFloat16(value) : value;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(sum[m][v], d, sums + m * kPanelColumns + v * kLanes);
     }
   }
+  StoreTile(kRows, sums, args);
 }
 
 template <typename B, int kRows = kTileRows>
-void TileOf(int64_t rows, const TileArgs& args) {
+void TileOf(int64_t rows, const TileArgs& args, const char* next, int64_t fetch_lines) {
   if constexpr (kRows == 0) {
     return;
-  } else if (rows >= kRows) {
-    Tile<kRows, B>(args);
+  } else if (rows == kRows) {
+    Tile<kRows, B>(args, next, fetch_lines);
   } else {
-    TileOf<B, kRows - 1>(rows, args);
+    TileOf<B, kRows - 1>(rows, args, next, fetch_lines);
+  }
+}
+
+template <typename B>
+void Tiles(int64_t rows, const TileArgs& args) {
+  // Tiles of about one height: a low one takes as long as a middling one.
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t blocks = (args.depth + kFetchSteps - 1) / kFetchSteps;
+  int64_t fetch_lines = 0;
+  if (args.next != nullptr && blocks > 0) {
+    const int64_t lines = args.depth * kPanelColumns * static_cast<int64_t>(sizeof(B)) / 64;
+    fetch_lines = (lines + tiles * blocks - 1) / (tiles * blocks);
+  }
+  TileArgs tile = args;
+  const char* next = args.next;
+  for (int64_t t = 0, m = 0; t < tiles; ++t) {
+    const int64_t height = rows * (t + 1) / tiles - m;
+    tile.a = args.a + m * args.a_row;
+    tile.c = args.c + m * args.c_row;
+    TileOf<B>(height, tile, next, fetch_lines);
+    if (next != nullptr) next += 64 * fetch_lines * blocks;
+    m += height;
   }
 }
 
 // All rows against one panel of 16 columns.
 void PanelImpl(int64_t rows, const TileArgs& args, DType b_dtype) {
-  TileArgs tile = args;
-  for (int64_t m = 0; m < rows; m += kTileRows) {
-    tile.a = args.a + m * args.a_row;
-    tile.c = args.c + m * args.c_row;
-    if (b_dtype == DType::kFloat32) {
-      TileOf<float>(rows - m, tile);
-    } else {
-      TileOf<uint16_t>(rows - m, tile);
-    }
+  if (b_dtype == DType::kFloat32) {
+    Tiles<float>(rows, args);
+  } else {
+    Tiles<uint16_t>(rows, args);
   }
 }
 
@@ -130,6 +193,10 @@ HWY_EXPORT(PanelImpl);
 constexpr int64_t kTaskRows = 192;
 // Multiply-adds below which a task is not worth handing to another thread.
 constexpr int64_t kTaskWork = 1 << 16;
+// Up to so many rows the weight comes from memory about as fast as it is multiplied: a task takes a
+// run of panels, so that the next can be fetched by the core that multiplies it.
+constexpr int64_t kFewRows = 64;
+constexpr int64_t kFewRowsTasks = 16;
 
 struct Grid {
   int64_t panels_per_task, panel_tasks, row_tasks;
@@ -138,11 +205,15 @@ struct Grid {
 Grid PlanGrid(int64_t rows, int64_t panels, int64_t depth) {
   const int64_t row_tasks = (rows + kTaskRows - 1) / kTaskRows;
   const int64_t work = std::min(rows, kTaskRows) * kPanelColumns * std::max<int64_t>(depth, 1);
-  const int64_t per_task = std::max<int64_t>(1, kTaskWork / std::max<int64_t>(work, 1));
+  int64_t per_task = std::max<int64_t>(1, kTaskWork / std::max<int64_t>(work, 1));
+  if (rows <= kFewRows) {
+    per_task = std::max(per_task, std::min<int64_t>(32, panels / kFewRowsTasks));
+  }
   return {per_task, (panels + per_task - 1) / per_task, row_tasks};
 }
 
-// Runs body(panel, first_row, num_rows) over all panels and rows, in parallel.
+// Runs body(panel, first_row, num_rows, more) over all panels and rows, in parallel; more: the same
+// task goes on with the next panel.
 template <typename Body>
 void ForPanels(int64_t rows, int64_t panels, int64_t depth, const Body& body) {
   if (rows == 0 || panels == 0) return;
@@ -152,7 +223,7 @@ void ForPanels(int64_t rows, int64_t panels, int64_t depth, const Body& body) {
     const int64_t first_row = task % grid.row_tasks * kTaskRows;
     const int64_t end = std::min(panels, first_panel + grid.panels_per_task);
     for (int64_t panel = first_panel; panel < end; ++panel) {
-      body(panel, first_row, std::min(kTaskRows, rows - first_row));
+      body(panel, first_row, std::min(kTaskRows, rows - first_row), panel + 1 < end);
     }
   });
 }
@@ -186,7 +257,7 @@ void Product(const TensorView& a, const T* b, int64_t b_step, DType dtype, int64
              bool accumulate, const TensorView& out) {
   const int64_t depth = a.cols;
   ForPanels(a.rows, NumPanels(columns), depth,
-            [&](int64_t panel, int64_t first_row, int64_t num_rows) {
+            [&](int64_t panel, int64_t first_row, int64_t num_rows, bool) {
               const int64_t first_column = panel * kPanelColumns;
               static thread_local std::vector<T> gathered;
               internal::TileArgs args{};
@@ -253,22 +324,25 @@ void Linear(const TensorView& x, const PackedWeight& w, const float* bias, Round
   CHECK_EQ(out.rows, x.rows);
   if (x.rows == 0) return;
   const int64_t panel_bytes = kPanelColumns * w.k * SizeOf(w.dtype);
-  ForPanels(x.rows, NumPanels(w.n), w.k, [&](int64_t panel, int64_t first_row, int64_t num_rows) {
-    internal::TileArgs args{};
-    args.a = x.f32(first_row);
-    args.a_row = x.row_stride;
-    args.a_step = 1;
-    args.b = static_cast<const char*>(w.data) + panel * panel_bytes;
-    args.b_step = kPanelColumns;
-    args.depth = w.k;
-    args.c = out.f32(first_row) + panel * kPanelColumns;
-    args.c_row = out.row_stride;
-    args.columns = std::min(kPanelColumns, w.n - panel * kPanelColumns);
-    args.bias = bias == nullptr ? nullptr : bias + panel * kPanelColumns;
-    args.accumulate = false;
-    args.rounding = rounding;
-    HWY_DYNAMIC_DISPATCH(PanelImpl)(num_rows, args, w.dtype);
-  });
+  ForPanels(x.rows, NumPanels(w.n), w.k,
+            [&](int64_t panel, int64_t first_row, int64_t num_rows, bool more) {
+              internal::TileArgs args{};
+              args.a = x.f32(first_row);
+              args.a_row = x.row_stride;
+              args.a_step = 1;
+              args.b = static_cast<const char*>(w.data) + panel * panel_bytes;
+              args.b_step = kPanelColumns;
+              args.depth = w.k;
+              args.c = out.f32(first_row) + panel * kPanelColumns;
+              args.c_row = out.row_stride;
+              args.columns = std::min(kPanelColumns, w.n - panel * kPanelColumns);
+              args.bias = bias == nullptr ? nullptr : bias + panel * kPanelColumns;
+              args.accumulate = false;
+              args.rounding = rounding;
+              if (more && x.rows <= kFewRows)
+                args.next = static_cast<const char*>(args.b) + panel_bytes;
+              HWY_DYNAMIC_DISPATCH(PanelImpl)(num_rows, args, w.dtype);
+            });
 }
 
 void LinearGradInput(const TensorView& dy, const TensorView& w, bool accumulate,

@@ -51,18 +51,22 @@ void Ban(const SamplerInput& input, float value, std::vector<float>* to) {
 // the place, and in double, so that the last id is never drawn by rounding alone.
 int32_t DrawInOrder(std::span<const float> weights, double uniform) {
   constexpr size_t kChunk = 256;
-  const auto chunk_sum = [&](size_t first) {
-    const size_t end = std::min(weights.size(), first + kChunk);
-    double sum = 0;
-    for (size_t i = first; i < end; ++i) sum += weights[i];
-    return sum;
-  };
-  std::vector<double> sums;
-  double total = 0;
-  for (size_t first = 0; first < weights.size(); first += kChunk) {
-    sums.push_back(chunk_sum(first));
-    total += sums.back();
+  constexpr size_t kTogether = 4;  // chunks summed side by side: one chain of additions waits
+  const size_t chunks = (weights.size() + kChunk - 1) / kChunk;
+  static thread_local std::vector<double> sums;
+  sums.assign(chunks, 0.0);
+  size_t c = 0;
+  for (; (c + kTogether) * kChunk <= weights.size(); c += kTogether) {
+    double sum[kTogether] = {};
+    const float* from = weights.data() + c * kChunk;
+    for (size_t i = 0; i < kChunk; ++i) {
+      for (size_t k = 0; k < kTogether; ++k) sum[k] += from[k * kChunk + i];
+    }
+    std::copy_n(sum, kTogether, sums.begin() + static_cast<std::ptrdiff_t>(c));
   }
+  for (size_t i = c * kChunk; i < weights.size(); ++i) sums[i / kChunk] += weights[i];
+  double total = 0;
+  for (const double sum : sums) total += sum;
   double left = uniform * total;
   size_t chunk = 0;
   while (chunk + 1 < sums.size() && left >= sums[chunk]) left -= sums[chunk++];

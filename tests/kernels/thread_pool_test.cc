@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -53,6 +55,21 @@ TEST_P(ThreadPoolTest, InsideATaskItRunsInOrderInTheSameThread) {
   });
   EXPECT_EQ(total, 16 * 10 * 3);
   ExpectEachOnce(50);  // and afterwards it is parallel again
+}
+
+// A caller whose coarser division came out as one piece still has all threads inside of it.
+TEST_P(ThreadPoolTest, ASingleTaskLeavesThePoolToWhatIsInside) {
+  const int together = std::min(GetParam(), 2);
+  ParallelFor(1, [&](int64_t) {
+    std::atomic<int> inside = 0;
+    ParallelFor(2, [&](int64_t) {
+      ++inside;
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (inside < together && std::chrono::steady_clock::now() < give_up)
+        std::this_thread::yield();
+      EXPECT_GE(inside, together) << "the two tasks do not run at the same time";
+    });
+  });
 }
 
 TEST_P(ThreadPoolTest, ManyCallersAtATime) {

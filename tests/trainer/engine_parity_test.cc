@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/thread_pool.h"
+#include "rollout/inference_ops.h"
 #include "tests/trainer/engine_data.h"
 #include "trainer/policy_trainer.h"
 

@@ -33,6 +33,8 @@ std::byte* MapBuffer(int64_t bytes) {
   void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED) << "cannot map " << bytes << " bytes for weights";
+  // Weights are walked from end to end: large pages where there are any. A wish, not a need.
+  (void)::madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 
