@@ -7,6 +7,7 @@
 #include <new>
 
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/bench.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/sandbox_images.h"
 #include "orchestrator/commands/sandbox_run.h"
@@ -46,6 +47,7 @@ absl::StatusOr<Ending> Done(const absl::Status& status) {
 // Holds what the options write into, and the command that was chosen.
 struct CommandLine {
   commands::RunArguments run;
+  commands::BenchArguments bench;
   std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
   std::vector<std::string> paths, metrics;
   bool explain = false, decode = false, rollout = false;
@@ -156,6 +158,22 @@ void AddSandbox(CLI::App& app, CommandLine& line) {
   commands::AddSandboxRunCommands(sandbox, &line.chosen);
 }
 
+void AddBench(CLI::App& app, CommandLine& line) {
+  CLI::App* bench = app.add_subcommand("bench", "how fast an experiment runs here");
+  bench->require_subcommand(1);
+  const auto add = [&](const char* name, const char* text, commands::BenchKind kind) {
+    CLI::App* sub = Add(*bench, line, name, text, [&line, kind] {
+      line.bench.run = line.run;
+      return Done(commands::Bench(kind, line.bench));
+    });
+    AddExperiment(sub, line);
+    sub->add_option("--repeat", line.bench.repeat, "measured runs, after one to warm up");
+    sub->add_flag("--json", line.bench.json, "one line of JSON");
+  };
+  add("rollout", "sampling: tokens a second", commands::BenchKind::kRollout);
+  add("step", "a step of training, by its parts", commands::BenchKind::kStep);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Orrery trains language models with reinforcement learning."};
   app.require_subcommand(1);
@@ -165,6 +183,7 @@ int Main(int argc, char** argv) {
   AddReading(app, line);
   AddTools(app, line);
   AddSandbox(app, line);
+  AddBench(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
