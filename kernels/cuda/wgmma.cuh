@@ -1,4 +1,5 @@
-// Warpgroup products of Hopper (sm_90a).
+// Warpgroup products of Hopper (sm_90a alone: code that uses them stands behind
+// __CUDA_ARCH_FEAT_SM90_ALL).
 #pragma once
 
 #include <cstdint>

@@ -88,6 +88,7 @@ static_assert(128 * kProducerRegisters + 256 * kConsumerRegisters <= 384 * 168);
 template <typename Shape, typename Problem>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     TiledProduct(const __grid_constant__ Problem problem, int64_t k) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // elsewhere plans never choose it: DeviceLimits::wgmma
   extern __shared__ char unaligned[];
   char* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
@@ -181,6 +182,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     }
   }
+#endif
 }
 
 // REQUIRES: k is a multiple of 64.
