@@ -8,6 +8,7 @@
 
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/bench.h"
+#include "orchestrator/commands/bench_shapes.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/sandbox_images.h"
 #include "orchestrator/commands/sandbox_run.h"
@@ -48,6 +49,7 @@ absl::StatusOr<Ending> Done(const absl::Status& status) {
 struct CommandLine {
   commands::RunArguments run;
   commands::BenchArguments bench;
+  commands::ShapeBenchArguments shape_bench;
   std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
   std::vector<std::string> paths, metrics;
   bool explain = false, decode = false, rollout = false;
@@ -158,6 +160,35 @@ void AddSandbox(CLI::App& app, CommandLine& line) {
   commands::AddSandboxRunCommands(sandbox, &line.chosen);
 }
 
+// The engine on a GPU with random weights of a public model's shape.
+void AddShapeBenches(CLI::App* bench, CommandLine& line) {
+  commands::ShapeBenchArguments& a = line.shape_bench;
+  const auto add = [&](const char* name, const char* text,
+                       absl::Status (*measure)(const commands::ShapeBenchArguments&)) {
+    CLI::App* sub = Add(*bench, line, name, text, [&a, measure] { return Done(measure(a)); });
+    sub->add_option("--shape", a.shape, "a public model, as qwen3-30b-a3b");
+    sub->add_flag("--exact", a.exact, "exact numerics in place of fast ones");
+    return sub;
+  };
+  const auto add_prompts = [&](CLI::App* sub) {
+    sub->add_option("--prompts", a.prompts);
+    sub->add_option("--prompt-tokens", a.prompt_tokens);
+    sub->add_option("--max-running", a.max_running, "sequences at once");
+    sub->add_option("--chunk-tokens", a.prefill_chunk_tokens, "prompt tokens a step");
+  };
+  CLI::App* decode =
+      add("decode", "GPU: tokens a second by batch, against the roof", commands::BenchDecode);
+  decode->add_option("--batch", a.batches, "sequences, several with commas")->delimiter(',');
+  decode->add_option("--context", a.context, "mean over the steps");
+  decode->add_option("--steps", a.steps);
+  add_prompts(add("prefill", "GPU: prompts alone", commands::BenchPrefill));
+  CLI::App* phase =
+      add("phase", "GPU: a rollout phase with responses of given lengths", commands::BenchPhase);
+  add_prompts(phase);
+  phase->add_option("--samples", a.samples, "responses a prompt");
+  phase->add_option("--lengths", a.lengths, "a number, or a file with one a line");
+}
+
 void AddBench(CLI::App& app, CommandLine& line) {
   CLI::App* bench = app.add_subcommand("bench", "how fast an experiment runs here");
   bench->require_subcommand(1);
@@ -172,6 +203,7 @@ void AddBench(CLI::App& app, CommandLine& line) {
   };
   add("rollout", "sampling: tokens a second", commands::BenchKind::kRollout);
   add("step", "a step of training, by its parts", commands::BenchKind::kStep);
+  AddShapeBenches(bench, line);
 }
 
 int Main(int argc, char** argv) {

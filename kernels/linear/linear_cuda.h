@@ -25,7 +25,8 @@ class LinearLibrary {
   // NotFound, with the fix, where the library is not on this machine.
   static absl::StatusOr<std::unique_ptr<LinearLibrary>> Create();
   ~LinearLibrary();
-  // False where cuBLASLt does not take the shape. Arguments as Linear's.
+  // False where cuBLASLt does not take the shape, or would round more than once. Arguments as
+  // Linear's.
   bool Run(const TensorView& x, const TensorView& w, const TensorView& bias, const TensorView& out,
            cudaStream_t stream);
 

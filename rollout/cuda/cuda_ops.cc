@@ -216,9 +216,7 @@ std::pair<Value, Value> CudaOps::AddNorm(const Stream& stream, ParamId weight) {
 void CudaOps::Product(const TensorView& x, ParamId weight, ParamId bias, const TensorView& out) {
   const TensorView w = weights_.View(weight), b = weights_.View(bias);
   // Up to eight rows a weight is read once by the streaming product, and nothing is faster.
-  if (library_ != nullptr && x.rows > 8 && w.dtype == DType::kBFloat16 &&
-      library_->Run(x, w, b, out, stream_))
-    return;
+  if (library_ != nullptr && x.rows > 8 && library_->Run(x, w, b, out, stream_)) return;
   kernels::cuda::Linear(x, w, b, device_, out, stream_, limits_.numerics);
 }
 
