@@ -22,7 +22,7 @@ absl::StatusOr<DeviceLimits> QueryDeviceLimits(int index) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver) {
-    return Precondition("the GPU driver is older than CUDA {}.{} needs: install a newer driver",
+    return Precondition("no GPU driver, or one older than CUDA {}.{} needs: install a newer one",
                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   }
   if (error != cudaSuccess || count == 0) {
