@@ -89,6 +89,8 @@ struct RolloutConfig {
   int64_t kv_tokens = 0;      // size of the KV cache in tokens; 0: what max_running needs
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
+  std::string device = "cpu";      // cpu, cuda: where sequences are sampled
+  std::string numerics = "exact";  // exact, fast: of a GPU
   bool operator==(const RolloutConfig&) const = default;
 };
 

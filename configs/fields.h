@@ -195,6 +195,12 @@ void ForEach(RolloutConfig& c, V& v) {
                                 .Unit("tokens")
                                 .In(kPositiveCount));
   v(c.prefix_sharing, Field("prefix_sharing", "compute a group's prompt once"));
+  v(c.device, Field("device", "where sequences are sampled; training is on the CPU either way")
+                  .OneOf({"cpu", "cuda"}));
+  v(c.numerics, Field("numerics",
+                      "exact: a response does not depend on what else runs, bit for bit; fast: "
+                      "libraries and split sums, on a GPU")
+                    .OneOf({"exact", "fast"}));
 }
 
 template <typename V>

@@ -57,6 +57,7 @@ absl::StatusOr<DeviceLimits> QueryDeviceLimits(int index) {
   }
   cudaSetDevice(current);
   limits.memory_bytes = static_cast<int64_t>(total_bytes);
+  limits.free_bytes = static_cast<int64_t>(free_bytes);
   if (limits.architecture < 90) {
     return Precondition("GPU {} has compute capability {}.{}; 9.0 (Hopper) or newer is needed",
                         index, limits.architecture / 10, limits.architecture % 10);

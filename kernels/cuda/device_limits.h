@@ -14,6 +14,7 @@ struct DeviceLimits {
   int64_t oversized_shared_bytes = 0;  // a block may ask for at the cost of its L1; 0: no such mode
   int64_t l2_bytes = 0;
   int64_t memory_bytes = 0;
+  int64_t free_bytes = 0;              // when it was asked; 0 in tables
   int memory_domains = 1;              // parts of the device memory with SMs of their own
   int64_t bytes_in_flight_per_sm = 0;  // that saturate the memory
   bool wgmma = false;                  // sm_90a warpgroup products

@@ -10,6 +10,7 @@
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/algorithm.h"
+#include "orchestrator/commands/gpu_engine.h"
 #include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
 #include "orchestrator/hub/hub.h"
@@ -341,9 +342,14 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
   }
   ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
-  RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
-  session->engine =
-      std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
+  if (e.rollout.device == "cuda") {
+    ASSIGN_OR_RETURN(session->engine,
+                     MakeGpuEngine(e, engine, session->store.get(), session->codec.get()));
+  } else {
+    RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
+    session->engine =
+        std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
+  }
   ASSIGN_OR_RETURN(session->runner,
                    MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec())));
   for (const configs::EvalConfig& eval : e.evals) {
