@@ -86,6 +86,7 @@ ensure_test_setup() {
   with_lock "$DEPS/.lock" set_up "$ROOT/setup/packages-test.txt"
   with_lock "$DEPS/.lock" install_oracles
   with_lock "$DEPS/.lock" install_arm64
+  with_lock "$DEPS/.lock" install_arm64_image
 }
 
 setup_command() {

@@ -11,6 +11,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 #include "sandbox/disk/remove_tree.h"
+#include "sandbox/host/emulator.h"
 #include "sandbox/host/environment.h"
 #include "sandbox/host/execution.h"
 
@@ -129,6 +130,7 @@ CreateRequest LocalSandbox::RootRequest() const {
   request.upper_bytes = static_cast<uint64_t>(limits.disk_bytes);
   request.upper_inodes = static_cast<uint64_t>(limits.inodes);
   request.upper_path = disk_path_;
+  ChooseEmulator(options_.image.config.architecture, &request);
   request.shm_bytes = static_cast<uint64_t>(limits.shm_bytes);
   request.max_terminals = static_cast<uint32_t>(limits.terminals);
   request.max_user_objects = static_cast<uint32_t>(limits.user_objects);

@@ -11,6 +11,7 @@
 
 #include <cstring>
 
+#include "sandbox/launcher/emulation.h"
 #include "sandbox/launcher/inside_mounts.h"
 #include "sandbox/launcher/system.h"
 #include "sandbox/protocol/frame.h"
@@ -89,7 +90,10 @@ Error Prepare(const EnterArguments& arguments) {
     return LastError("sethostname");
   }
   ORRERY_TRY(RaiseLoopback());
+  Descriptor emulator;
+  ORRERY_TRY(OpenEmulator(request, emulator));
   ORRERY_TRY(MountInside(request, arguments.root, arguments.devices));
+  ORRERY_TRY(RegisterEmulator(request, emulator.get()));
   return PinTo(request.cpus);
 }
 

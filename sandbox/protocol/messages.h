@@ -73,11 +73,14 @@ struct CreateRequest {
   uint32_t max_terminals = 0;
   uint32_t max_user_objects = 0;  // user.max_inotify_instances and its like
   std::vector<uint32_t> cpus;     // affinity; empty: all
+  // For programs of another architecture: the program, and what binfmt_misc is told of them.
+  std::string emulator, binfmt_rule;
   template <typename Visitor>
   void Fields(Visitor visit) {
     visit(hostname), visit(id_base), visit(layers), visit(frozen), visit(upper);
     visit(upper_bytes), visit(upper_inodes), visit(upper_path);
     visit(shm_bytes), visit(max_terminals), visit(max_user_objects), visit(cpus);
+    visit(emulator), visit(binfmt_rule);
   }
 };
 
