@@ -122,6 +122,12 @@ using Low = StreamShape<3, 1, 2, 4, 128, 5>;
 using Square = StreamShape<4, 1, 2, 4, 128, 6>;
 using Tall = StreamShape<4, 2, 1, 1, 128, 6>;
 using Wide = StreamShape<4, 2, 2, 4, 128, 4>;
+template <typename Shape, LinearTile kTile>
+constexpr bool kIsPlanned = Shape::kRowsM == SizeOf(kTile).weight_rows&& Shape::kRowsN ==
+                            SizeOf(kTile).rows;
+static_assert(kIsPlanned<Thin, LinearTile::kThin> && kIsPlanned<ThinSplit, LinearTile::kThin> &&
+              kIsPlanned<Low, LinearTile::kLow> && kIsPlanned<Square, LinearTile::kSquare> &&
+              kIsPlanned<Tall, LinearTile::kTall> && kIsPlanned<Wide, LinearTile::kWide>);
 using GatedThin = StreamShape<1, 2, 1, 1, 256, 4, true>;
 using GatedSquare = StreamShape<4, 2, 2, 4, 128, 4, true>;
 

@@ -2,22 +2,6 @@
 
 namespace orrery::kernels::cuda {
 
-LinearTileSize SizeOf(LinearTile tile) {
-  switch (tile) {
-    case LinearTile::kThin:
-      return {16, 8};
-    case LinearTile::kLow:
-      return {32, 32};
-    case LinearTile::kSquare:
-      return {64, 64};
-    case LinearTile::kTall:
-      return {128, 8};
-    case LinearTile::kWide:
-      return {128, 64};
-  }
-  return {};
-}
-
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits) {
   const auto fills = [&](LinearTile tile) {
     const LinearTileSize size = SizeOf(tile);
@@ -27,9 +11,7 @@ LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits
   };
   if (rows <= 8) return fills(LinearTile::kTall) ? LinearTile::kTall : LinearTile::kThin;
   if (fills(LinearTile::kWide)) return LinearTile::kWide;
-  if (rows <= 32 || !fills(LinearTile::kSquare)) {
-    return rows <= 64 ? LinearTile::kLow : LinearTile::kSquare;
-  }
+  if (rows <= 32 || (rows <= 64 && !fills(LinearTile::kSquare))) return LinearTile::kLow;
   return LinearTile::kSquare;
 }
 

@@ -19,7 +19,21 @@ enum class LinearTile : uint8_t {
 struct LinearTileSize {
   int64_t weight_rows, rows;
 };
-LinearTileSize SizeOf(LinearTile tile);
+constexpr LinearTileSize SizeOf(LinearTile tile) {
+  switch (tile) {
+    case LinearTile::kThin:
+      return {16, 8};
+    case LinearTile::kLow:
+      return {48, 64};
+    case LinearTile::kSquare:
+      return {64, 64};
+    case LinearTile::kTall:
+      return {128, 8};
+    case LinearTile::kWide:
+      return {128, 64};
+  }
+  return {};
+}
 
 // The tallest tile that still gives every SM work: fewer rows of x are read again.
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits);

@@ -1,0 +1,82 @@
+// The launch plans of GPU kernels against the tables of H200, B200 and Rubin, without a GPU.
+#include <gtest/gtest.h>
+
+#include "kernels/attention/attention_plan.h"
+#include "kernels/linear/linear_plan.h"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+const DeviceLimits kDevices[] = {H200Limits(), B200Limits(), RubinLimits()};
+
+int64_t Tiles(LinearTile tile, int64_t rows, int64_t features) {
+  const LinearTileSize size = SizeOf(tile);
+  return ((rows + size.rows - 1) / size.rows) *
+         ((features + size.weight_rows - 1) / size.weight_rows);
+}
+
+TEST(DeviceTable, RubinIsThePublishedOne) {
+  EXPECT_EQ(RubinLimits().num_sms, 212);
+  EXPECT_EQ(RubinLimits().max_shared_bytes(), 334848);
+  EXPECT_EQ(H200Limits().max_shared_bytes(), 232448);
+  EXPECT_TRUE(H200Limits().wgmma);
+  EXPECT_FALSE(RubinLimits().wgmma) << "warpgroup instructions are Hopper's alone";
+}
+
+TEST(LinearPlan, UpToEightRowsReadTheWeightOnce) {
+  for (const DeviceLimits& device : kDevices) {
+    for (int64_t rows = 1; rows <= 8; ++rows) {
+      for (const int64_t features : {1, 128, 2048, 5120, 151936}) {
+        const LinearTile tile = PlanLinear(rows, features, device);
+        EXPECT_EQ(SizeOf(tile).rows, 8) << rows << " x " << features;
+        // A tall tile only where every SM has at least two.
+        if (tile == LinearTile::kTall) {
+          EXPECT_GE(Tiles(tile, rows, features), 2 * device.num_sms);
+        }
+      }
+    }
+    EXPECT_EQ(PlanLinear(1, 151936, device), LinearTile::kTall);
+    EXPECT_EQ(PlanLinear(1, 2048, device), LinearTile::kThin);
+  }
+}
+
+TEST(LinearPlan, MoreRowsTakeWiderTiles) {
+  for (const DeviceLimits& device : kDevices) {
+    for (const int64_t features : {128, 2048, 5120, 12288, 151936}) {
+      int64_t before = 0;
+      for (int64_t rows = 9; rows <= 5000; ++rows) {
+        const LinearTile tile = PlanLinear(rows, features, device);
+        EXPECT_GE(SizeOf(tile).rows, 64);
+        const int64_t now = SizeOf(tile).weight_rows;
+        EXPECT_GE(now, before) << rows << " x " << features;
+        before = now;
+      }
+    }
+  }
+}
+
+TEST(AttentionPlan, SplitsWhereRowsAreFewAndTheContextIsLong) {
+  const HeadShape qwen{32, 4, 128};
+  for (const DeviceLimits& device : kDevices) {
+    EXPECT_FALSE(PlanAttention(qwen, 1, 255, device).split) << "one chunk";
+    const AttentionPlan one = PlanAttention(qwen, 1, 1023, device);
+    EXPECT_TRUE(one.split);
+    EXPECT_EQ(one.num_chunks, 4);
+    EXPECT_EQ(one.workspace_bytes, 4 * (kAttentionCounters + 4 * 4 * AttentionPartialFloats(128)));
+    // As many thread blocks as SMs need no split.
+    EXPECT_FALSE(PlanAttention(qwen, device.num_sms, 100000, device).split);
+    EXPECT_EQ(PlanAttention(qwen, device.num_sms, 100000, device).workspace_bytes, 0);
+  }
+}
+
+TEST(AttentionPlan, NeverMoreItemsThanCounters) {
+  DeviceLimits huge = RubinLimits();
+  huge.num_sms = 100000;
+  for (const int64_t rows : {1, 100, 256, 257, 5000}) {
+    const AttentionPlan plan = PlanAttention({32, 4, 128}, rows, 5000, huge);
+    EXPECT_EQ(plan.split, rows * 4 <= kAttentionCounters) << rows;
+  }
+}
+
+}  // namespace
+}  // namespace orrery::kernels::cuda
