@@ -11,7 +11,7 @@ namespace {
 using kernels::kBlockTokens;
 using kernels::SampleResult;
 
-constexpr int64_t kShardRows = 48;  // at most, where no sequence has more
+constexpr int64_t kShardRows = 66;  // at most, where no sequence has more; whole tiles of Linear
 constexpr int64_t kLeastShardRows = 8;
 
 kernels::SamplerParams ToParams(const SamplingOptions& s) {

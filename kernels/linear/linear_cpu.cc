@@ -34,6 +34,7 @@ struct TileArgs {
   Rounding rounding;
   // What is multiplied after this panel, fetched meanwhile; may be null.
   const char* next;
+  bool plain = false;  // 16 columns and nothing after the product; set by PanelImpl
 };
 
 }  // namespace orrery::kernels::internal
@@ -127,6 +128,16 @@ HWY_INLINE void Tile(const TileArgs& args, const char* next, int64_t fetch_lines
       b += b_step;
     }
   }
+  if (args.plain) {
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        hn::StoreU(sum[m][v], d, args.c + m * args.c_row + v * kLanes);
+      }
+    }
+    return;
+  }
   HWY_ALIGN float sums[kRows * kPanelColumns];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
@@ -160,6 +171,8 @@ void Tiles(int64_t rows, const TileArgs& args) {
     fetch_lines = (lines + tiles * blocks - 1) / (tiles * blocks);
   }
   TileArgs tile = args;
+  tile.plain = args.columns == kPanelColumns && args.bias == nullptr && !args.accumulate &&
+               args.rounding == Rounding::kNone;
   const char* next = args.next;
   for (int64_t t = 0, m = 0; t < tiles; ++t) {
     const int64_t height = rows * (t + 1) / tiles - m;
@@ -276,15 +289,23 @@ void Product(const TensorView& a, const T* b, int64_t b_step, DType dtype, int64
             });
 }
 
-// out [cols, rows] = in^T, in tiles that fit the first-level cache.
+// out [cols, rows] = in^T: 16 rows side by side, so that reads and writes both run along lines.
 void Transpose(const TensorView& in, float* out) {
-  constexpr int64_t kTile = 32;
-  ParallelFor((in.cols + kTile - 1) / kTile, [&](int64_t tile) {
-    const int64_t end = std::min(in.cols, (tile + 1) * kTile);
-    for (int64_t r = 0; r < in.rows; r += kTile) {
-      const int64_t r_end = std::min(in.rows, r + kTile);
-      for (int64_t c = tile * kTile; c < end; ++c) {
-        for (int64_t i = r; i < r_end; ++i) out[c * in.rows + i] = in.f32(i)[c];
+  constexpr int64_t kRows = 16, kTaskColumns = 64;
+  const float* data = in.f32();
+  const int64_t rows = in.rows, stride = in.row_stride;
+  ParallelFor((in.cols + kTaskColumns - 1) / kTaskColumns, [&](int64_t task) {
+    const int64_t end = std::min(in.cols, (task + 1) * kTaskColumns);
+    for (int64_t r = 0; r < rows; r += kRows) {
+      const float* from = data + r * stride;
+      const int64_t height = std::min(kRows, rows - r);
+      for (int64_t c = task * kTaskColumns; c < end; ++c) {
+        float* to = out + c * rows + r;
+        if (height == kRows) {
+          for (int64_t i = 0; i < kRows; ++i) to[i] = from[i * stride + c];
+        } else {
+          for (int64_t i = 0; i < height; ++i) to[i] = from[i * stride + c];
+        }
       }
     }
   });
