@@ -160,6 +160,10 @@ class Sandbox {
   virtual absl::Status PutStream(const std::string& path,
                                  const std::function<std::string()>& source,
                                  uint32_t mode = 0644) = 0;
+  // A symbolic link in place of whatever file has the name.
+  virtual absl::Status Link(const std::string& path, const std::string& target) = 0;
+  // A file or a folder with all that is in it; fine where there is none.
+  virtual absl::Status Remove(const std::string& path) = 0;
   virtual absl::StatusOr<FileInfo> Stat(const std::string& path) = 0;
   // Files, folders and links; everything with `any_type`.
   virtual absl::StatusOr<std::vector<FileInfo>> List(const std::string& path,

@@ -82,6 +82,16 @@ absl::Status LocalSandbox::PutStream(const std::string& path,
   return RunFileCommand(std::move(start), std::move(options)).status();
 }
 
+absl::Status LocalSandbox::Link(const std::string& path, const std::string& target) {
+  StartRequest start = FileRequest(CommandKind::kLink, path);
+  start.target = target;
+  return RunFileCommand(std::move(start), {}).status();
+}
+
+absl::Status LocalSandbox::Remove(const std::string& path) {
+  return RunFileCommand(FileRequest(CommandKind::kRemove, path), {}).status();
+}
+
 absl::StatusOr<std::vector<FileInfo>> LocalSandbox::ReadEntries(StartRequest start) {
   RunOptions options;
   options.keep_bytes = 2 * kMaxListing;  // all of it in the head

@@ -50,6 +50,8 @@ class LocalSandbox : public Sandbox {
                          const std::function<void(std::string_view)>& sink) override;
   absl::Status PutStream(const std::string& path, const std::function<std::string()>& source,
                          uint32_t mode) override;
+  absl::Status Link(const std::string& path, const std::string& target) override;
+  absl::Status Remove(const std::string& path) override;
   absl::StatusOr<FileInfo> Stat(const std::string& path) override;
   absl::StatusOr<std::vector<FileInfo>> List(const std::string& path, bool any_type) override;
   absl::StatusOr<std::shared_ptr<const Snapshot>> TakeSnapshot() override;

@@ -93,6 +93,34 @@ Error PutFile(const StartRequest& request) {
   return error;
 }
 
+// A new link takes the place of whatever file has the name.
+Error MakeLink(const StartRequest& request) {
+  ORRERY_TRY(MakeParents(request.path));
+  const std::string temporary = request.path + ".new-" + std::to_string(::getpid());
+  if (::symlink(request.target.c_str(), temporary.c_str()) != 0) return LastError(request.path);
+  if (::rename(temporary.c_str(), request.path.c_str()) == 0) return {};
+  const Error error = LastError(request.path);
+  ::unlink(temporary.c_str());
+  return error;
+}
+
+// Folders with all that is in them, as deep as descriptors reach; links are not followed.
+Error RemoveBelow(int parent, const char* name) {
+  if (::unlinkat(parent, name, 0) == 0 || errno == ENOENT) return {};
+  if (errno != EISDIR && errno != EPERM) return LastError(name);
+  Descriptor folder(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  DIR* stream = folder.valid() ? ::fdopendir(::dup(folder.get())) : nullptr;
+  if (stream == nullptr) return LastError(name);
+  Error error;
+  while (const dirent* item = error ? nullptr : ::readdir(stream)) {
+    const std::string_view entry = item->d_name;
+    if (entry != "." && entry != "..") error = RemoveBelow(folder.get(), item->d_name);
+  }
+  ::closedir(stream);
+  if (!error && ::unlinkat(parent, name, AT_REMOVEDIR) != 0) error = LastError(name);
+  return error;
+}
+
 Error Describe(int folder, const char* path, FileEntry& entry) {
   struct stat info {};
   if (::fstatat(folder, path, &info, AT_SYMLINK_NOFOLLOW) != 0) return LastError(path);
@@ -153,6 +181,10 @@ Error RunFileCommand(const StartRequest& request) {
       return StatFile(request);
     case CommandKind::kList:
       return ListFolder(request);
+    case CommandKind::kLink:
+      return MakeLink(request);
+    case CommandKind::kRemove:
+      return RemoveBelow(AT_FDCWD, request.path.c_str());
     case CommandKind::kProgram:
       break;
   }

@@ -135,7 +135,7 @@ struct InitConfig {
 };
 
 // What a started process does: runs a program, or one of init's own file operations in its place.
-enum class CommandKind : uint8_t { kProgram, kGet, kPut, kStat, kList };
+enum class CommandKind : uint8_t { kProgram, kGet, kPut, kStat, kList, kLink, kRemove };
 enum class OutputMode : uint8_t { kMerged, kSeparate, kTerminal };
 
 struct StartRequest {
@@ -150,12 +150,14 @@ struct StartRequest {
   OutputMode output = OutputMode::kMerged;
   uint16_t rows = 24, columns = 80;  // of kTerminal
   std::string path;                  // of the file operations
+  std::string target;                // of kLink
   uint32_t mode = 0644;              // of kPut
   bool any_type = false;             // of kList and kStat: report, of kGet: still regular files
   template <typename Visitor>
   void Fields(Visitor visit) {
     visit(id), visit(kind), visit(argv), visit(env), visit(folder), visit(user), visit(input);
-    visit(output), visit(rows), visit(columns), visit(path), visit(mode), visit(any_type);
+    visit(output), visit(rows), visit(columns), visit(path), visit(target), visit(mode);
+    visit(any_type);
   }
 };
 
