@@ -14,7 +14,8 @@
 // it, and a layer may depend on what lies below: parents that its archive does not name keep the
 // lower layer's attributes, and whiteouts of nothing vanish. Names come into being by rename(2) of
 // what is complete and synced; the staging folder is the journal, so a kill at any moment leaves
-// an image whole or absent.
+// an image whole or absent. Whole layers and fetched bytes of an image that was interrupted stay
+// for the next try, until Gc().
 //
 // In a prepared image /proc, /sys and /dev are directories, never links; no device node exists
 // besides whiteouts; owners are the image's own numbers, 0..65535, ready for an idmapped mount.
@@ -154,7 +155,8 @@ class ImageStore {
 
   absl::StatusOr<std::vector<ImageSummary>> List() const;
   // A name; the image goes with its last name, and by its id with all of them. Precondition error
-  // where a sandbox runs it.
+  // where a sandbox runs it. Like Gc() it waits until imports and pulls that are under way have
+  // ended.
   absl::Status Remove(const std::string& reference);
   // Images without a name, layers of no image, then least recently used images until what is left
   // fits the budget.
