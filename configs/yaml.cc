@@ -196,10 +196,10 @@ void Reader::Read(const YamlNode& node, const std::string& path, const Field& fi
                   std::optional<double>& value) {
   value.reset();
   if (node.kind == YamlNode::Kind::kScalar && node.tag.empty() && node.text == "auto") return;
-  double number = 0;
-  if (!Take(ReadNumber(node), node, path, number)) return;
-  CheckRange(node, path, field, number);
-  value = number;
+  const absl::StatusOr<double> number = ReadNumber(node);
+  if (!number.ok()) return Report(node, path, StatusText(number.status()) + ", or auto");
+  CheckRange(node, path, field, *number);
+  value = *number;
 }
 
 void Reader::Read(const YamlNode& node, const std::string& path, const Field&,

@@ -224,7 +224,13 @@ int Main(int argc, char** argv) {
                    argv[1]);
       return kUsageCode;
     }
-    return app.exit(error) == 0 ? 0 : kUsageCode;
+    const int code = error.get_exit_code();
+    if (code == 0) return app.exit(error);  // help and version
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    const std::string command = chosen.empty() ? "" : " " + chosen.front()->get_name();
+    std::fprintf(stderr, "orrery%s: %s; `orrery%s --help` says more\n", command.c_str(),
+                 error.what(), command.c_str());
+    return kUsageCode;
   }
   try {
     return ExitCode(line.chosen());

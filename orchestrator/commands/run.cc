@@ -105,6 +105,7 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
   if (std::filesystem::exists(SftMarker(directory->paths()))) {
     return ResumeSft(experiment, *directory);
   }
+  RETURN_IF_ERROR(configs::CheckForTraining(experiment));  // somebody may have edited the file
   ASSIGN_OR_RETURN(const std::optional<int64_t> latest, directory->checkpoints().Latest());
   LoopState state;
   std::string checkpoint;

@@ -20,6 +20,22 @@
 namespace orrery::commands {
 namespace {
 
+absl::Status NoSolution() {
+  return InvalidInput("the row has no solution to learn: set data.solution_field, or a preset");
+}
+
+// A look at the first rows: a field that is missing should not leave a run behind.
+absl::Status CheckHasSolutions(const data::Dataset& dataset) {
+  constexpr int64_t kLookedAt = 16;
+  for (int64_t i = 0; i < std::min(kLookedAt, dataset.size()); ++i) {
+    const Prompt row = dataset.Row(i);
+    if (row.solution.empty() && row.solution_messages.empty()) {
+      return Annotate(NoSolution(), row.id);
+    }
+  }
+  return absl::OkStatus();
+}
+
 class Supervised {
  public:
   Supervised(const configs::Experiment& experiment, run::RunDirectory& directory, Session& session,
@@ -116,10 +132,7 @@ class Supervised {
     const bool all = experiment_.sft.loss_on == "all";
     s.loss_mask.assign(s.token_ids.size(), all ? 1 : 0);
     if (row.solution_messages.empty()) {
-      if (row.solution.empty()) {
-        return InvalidInput(
-            "the row has no solution to learn: set data.solution_field, or a preset");
-      }
+      if (row.solution.empty()) return NoSolution();
       AddTurn(row.solution, &s);
     } else {
       RETURN_IF_ERROR(AddTurns(row, &s));
@@ -240,6 +253,7 @@ absl::StatusOr<Ending> Sft(const RunArguments& arguments) {
   RETURN_IF_ERROR(run::CheckHoldsNoRun(experiment.RunDirectory()));
   // The session first: a mistake in model or data leaves no folder behind.
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
+  RETURN_IF_ERROR(CheckHasSolutions(*session->dataset));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<run::RunDirectory> directory,
       run::RunDirectory::Create(experiment.RunDirectory(), configs::PrintExperiment(experiment)));

@@ -284,6 +284,8 @@ TEST(AutoTest, ANumberOrTheWord) {
                 HasSubstr("f.yaml:1:23: algorithm.clip_low"))
         << wrong;
   }
+  EXPECT_THAT(std::string(ParseExperiment("algorithm: {clip_low: x}", "f.yaml").status().message()),
+              HasSubstr("should be a number, finite and decimal, like 0.5 or 1e-6, or auto"));
 }
 
 TEST(ExplainTest, IsAFileOfTheDefaultsThatNamesEveryKey) {

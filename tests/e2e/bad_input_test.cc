@@ -24,6 +24,13 @@ void ExpectRefused(const Words& arguments, const std::string& what) {
   EXPECT_LE(lines.size(), 3u) << ended;
 }
 
+void ExpectRefusedUsage(const Words& arguments, const std::string& what) {
+  const Ended ended = Orrery(arguments);
+  EXPECT_EQ(ended.code, 2) << ended;
+  EXPECT_EQ(ended.out, "");
+  EXPECT_THAT(ended.err, HasSubstr(what));
+}
+
 class BadInput : public ::testing::Test {
  protected:
   // The run that no refused command may leave behind.
@@ -227,6 +234,21 @@ TEST_F(BadInput, RewardsThatLackWhatTheyNeed) {
 TEST_F(BadInput, SftIsAsStrict) {
   ExpectRefused({"sft", Experiment(), "--set", "model.path=" + folder_ / "absent"}, "absent");
   ExpectRefused({"sft", Experiment(), "--set", "sft.batch_size=0"}, "sft.batch_size");
+}
+
+TEST_F(BadInput, RowsWithoutASolutionAreRefusedBySft) {
+  Put(folder_ / "rows.jsonl", "{\"prompt\": \"1+1\", \"answer\": \"2\"}\n");
+  ExpectRefused({"sft", Experiment(), "--set", "data.source=" + folder_ / "rows.jsonl", "--set",
+                 "data.chat=false"},
+                "has no solution to learn: set data.solution_field");
+}
+
+TEST_F(BadInput, ArgumentsThatAreMissingAreNamed) {
+  ExpectRefusedUsage({"run"}, "orrery run: FILE is required; `orrery run --help` says more\n");
+  ExpectRefusedUsage({"replay", folder_.path()}, "orrery replay: --step is required");
+  ExpectRefusedUsage({"run", "x", "--nonsense"},
+                     "orrery run: The following argument was not expected");
+  ExpectRefusedUsage({}, "orrery: A subcommand is required; `orrery --help` says more");
 }
 
 TEST_F(BadInput, ACacheThatTheMachineDoesNotGiveIsAnErrorWithItsSize) {
