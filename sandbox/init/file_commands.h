@@ -1,6 +1,6 @@
-// get, put, stat, list, link and remove, run as a command's process inside the sandbox: as its user, under its
-// limits and filter, with its view of files. Whatever a path leads through, it leads nowhere
-// outside.
+// get, put, stat, list, link and remove, run as a command's process inside the sandbox: as its
+// user, under its limits and filter, with its view of files. Whatever a path leads through, it
+// leads nowhere outside.
 #pragma once
 
 #include "sandbox/protocol/error.h"
