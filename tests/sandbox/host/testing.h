@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "sandbox/cgroup/cgroup.h"
 #include "sandbox/host/local_host.h"
 
 namespace orrery::sandbox {
@@ -76,6 +77,17 @@ class HostTest : public testing::Test {
     if (options_.image.layers[0].empty()) GTEST_SKIP() << "no static busybox (busybox-static)";
     const auto probe = host_->Create(options_);
     if (!probe.ok()) GTEST_SKIP() << "no sandboxes here: " << probe.status();
+  }
+
+  // The group of all hosts stays, empty; a test takes its own away.
+  void TearDown() override {
+    host_.reset();
+    const auto hierarchies = Hierarchies::Find();
+    if (!hierarchies.ok()) return;
+    const std::string group = TestOptions(work_).cgroup;
+    for (const std::string& place : hierarchies->all()) {
+      for (const char* suffix : {"", "-2"}) ::rmdir((place + "/" + group + suffix).c_str());
+    }
   }
 
   std::unique_ptr<Sandbox> Make() {
