@@ -4,11 +4,14 @@
 // the new ones.
 #pragma once
 
+#include "kernels/cuda/device_buffer.h"
 #include "kernels/tensor_view.h"
-#include "rollout/cuda/device_buffer.h"
 #include "trainer/model/weight_store.h"
 
 namespace orrery::rollout::cuda {
+
+using kernels::cuda::DeviceBuffer;
+using kernels::cuda::PinnedBuffer;
 
 class DeviceWeights {
  public:

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/cuda_check.h"
 
-namespace orrery::rollout::cuda {
+namespace orrery::kernels::cuda {
 
 class DeviceBuffer {
  public:
@@ -70,4 +70,4 @@ class PinnedBuffer {
   int64_t bytes_ = 0;
 };
 
-}  // namespace orrery::rollout::cuda
+}  // namespace orrery::kernels::cuda
