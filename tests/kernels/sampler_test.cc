@@ -8,54 +8,16 @@
 
 #include "kernels/head/log_softmax.h"
 #include "tests/kernels/random_data.h"
+#include "tests/kernels/sampler_cases.h"
 
 namespace orrery::kernels {
 namespace {
 
 constexpr int64_t kV = 40;
 
-struct SamplerCase {
-  SamplerParams params;
-  std::vector<int32_t> prompt, generated, banned;
-};
-
-// The distribution that the draw must have, by the definition, in double.
-std::vector<double> Exact(const std::vector<float>& logits, const SamplerCase& c) {
-  std::vector<double> z(logits.begin(), logits.end());
-  std::vector<int32_t> seen = c.prompt;
-  seen.insert(seen.end(), c.generated.begin(), c.generated.end());
-  for (int32_t id = 0; id < kV; ++id) {
-    const auto in = [&](const std::vector<int32_t>& ids) {
-      return std::find(ids.begin(), ids.end(), id) != ids.end();
-    };
-    const double r = c.params.repetition_penalty;
-    if (in(seen)) z[id] = z[id] > 0 ? z[id] / r : z[id] * r;
-    if (in(c.generated)) z[id] -= c.params.presence_penalty;
-  }
-  std::vector<double> p(kV);
-  for (int64_t i = 0; i < kV; ++i) p[i] = std::exp(z[i] / c.params.temperature);
-  for (const int32_t id : c.banned) p[id] = 0;
-  std::vector<int32_t> order(kV);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return p[a] > p[b]; });
-  size_t keep = c.params.top_k > 0 ? std::min<size_t>(kV, c.params.top_k) : kV;
-  double total = 0, sum = 0;
-  for (size_t i = 0; i < keep; ++i) total += p[order[i]];
-  for (size_t i = 0; i < keep && c.params.top_p < 1; ++i) {
-    sum += p[order[i]];
-    if (sum >= c.params.top_p * total) keep = i + 1;
-  }
-  while (keep > 1 && p[order[keep - 1]] < c.params.min_p * p[order[0]]) --keep;
-  for (size_t i = keep; i < order.size(); ++i) p[order[i]] = 0;
-  const double kept = std::accumulate(p.begin(), p.end(), 0.0);
-  for (double& x : p) x /= kept;
-  return p;
-}
-
 void ExpectDrawsFollow(const std::vector<float>& logits, const SamplerCase& c, uint64_t seed) {
   constexpr int64_t kDraws = 100000;
-  const std::vector<double> p = Exact(logits, c);
-  std::vector<int64_t> counts(kV);
+  std::map<int32_t, int64_t> counts;
   std::vector<float> scratch;
   SamplerInput input;
   input.logits = logits;
@@ -67,47 +29,13 @@ void ExpectDrawsFollow(const std::vector<float>& logits, const SamplerCase& c, u
     input.position = static_cast<uint64_t>(i);
     ++counts[SampleToken(input, c.params, &scratch).token_id];
   }
-  // Pearson's statistic over ids that are expected 5 times or more, the others as one.
-  double chi = 0, rest = 0, rest_count = 0;
-  int cells = 0;
-  const auto add = [&](double expected, double count) {
-    chi += (count - expected) * (count - expected) / expected;
-    ++cells;
-  };
-  for (int64_t i = 0; i < kV; ++i) {
-    if (p[i] == 0) {
-      EXPECT_EQ(counts[i], 0) << "id " << i;
-    } else if (p[i] * kDraws < 5) {
-      rest += p[i] * kDraws, rest_count += static_cast<double>(counts[i]);
-    } else {
-      add(p[i] * kDraws, static_cast<double>(counts[i]));
-    }
-  }
-  if (rest > 1) add(rest, rest_count);
-  // Mean cells - 1, variance twice that; six standard deviations.
-  const double freedom = std::max(cells - 1, 1);
-  EXPECT_LT(chi, freedom + 6 * std::sqrt(2 * freedom) + 6);
+  ExpectCountsFollow(Exact(logits, c), counts, kDraws);
 }
 
 TEST(SamplerTest, DrawsFollowTheExactProbabilities) {
   Random random(1);
   const std::vector<float> logits = random.Floats(kV, 3);
-  std::vector<SamplerCase> cases(9);
-  cases[1].params.temperature = 0.6f;
-  cases[2].params.top_k = 7;
-  cases[3].params.top_p = 0.8f;
-  cases[4].params.min_p = 0.1f;
-  cases[5].params.repetition_penalty = 1.7f;
-  cases[5].prompt = {0, 1, 2, 3, 3, 3};
-  cases[5].generated = {3, 4, 5};
-  cases[6].params.presence_penalty = 1.5f;
-  cases[6].prompt = {0, 1};  // not counted
-  cases[6].generated = {7, 7, 8, 9};
-  cases[7].banned = {3, 9, 20, 39};
-  cases[8].params = {0.8f, 20, 0.9f, 0.02f, 1.2f, 0.3f};
-  cases[8].prompt = {1, 2};
-  cases[8].generated = {5, 6, 6};
-  cases[8].banned = {11};
+  const std::vector<SamplerCase> cases = SamplerCases();
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(i);
     ExpectDrawsFollow(logits, cases[i], 77 + i);

@@ -85,7 +85,6 @@ struct AttentionRun {
     rows.sequence_of = sequences.get();
     rows.block_tables = tables.get();
     rows.table_stride = c.table_stride;
-    rows.max_position = bound;
     const KvBlocks kv{k.view().data, v.view().data,        c.dtype,
                       c.num_blocks,  c.heads.num_kv_heads, c.heads.head_dim};
     const TensorView queries = qkv.view().Rows(first, count);

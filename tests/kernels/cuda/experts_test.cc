@@ -5,26 +5,10 @@
 
 #include "kernels/experts/routed_experts_cuda.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/dot.h"
 
 namespace orrery::kernels::cuda {
 namespace {
-
-struct Dot {
-  double value = 0, size = 0;
-};
-Dot DotOf(const float* a, const float* b, int64_t n) {
-  Dot dot;
-  for (int64_t i = 0; i < n; ++i) {
-    const double term = static_cast<double>(a[i]) * b[i];
-    dot.value += term;
-    dot.size += std::abs(term);
-  }
-  return dot;
-}
-// As in the test of the dense products.
-double SumError(const Dot& dot, int64_t k) {
-  return 2 * static_cast<double>(k + 1) * kFloatEps * dot.size;
-}
 
 struct Mlp {
   Mlp(Random* random, DType dtype, const ExpertsShape& s)

@@ -8,29 +8,12 @@
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/linear/linear_simple.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/dot.h"
 
 namespace orrery::kernels::cuda {
 namespace {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
-
-struct Dot {
-  double value = 0, size = 0;
-};
-Dot DotOf(const float* a, const float* b, int64_t n) {
-  Dot dot;
-  for (int64_t i = 0; i < n; ++i) {
-    const double term = static_cast<double>(a[i]) * b[i];
-    dot.value += term;
-    dot.size += std::abs(term);
-  }
-  return dot;
-}
-// Largest error of a float32 sum of k terms in whatever order; tensor cores cut off what sticks out
-// below when they align terms, which is twice the error of rounding.
-double SumError(const Dot& dot, int64_t k) {
-  return 2 * static_cast<double>(k + 1) * kFloatEps * dot.size;
-}
 
 struct LinearShape {
   int64_t t, n, k;
