@@ -49,11 +49,7 @@ CpuExecutor::CpuExecutor(const model::WeightStore* weights, const CpuExecutorOpt
       cache_(weights->spec(), options.kv_blocks) {}
 
 absl::Status CpuExecutor::TakeWeights(PolicyVersion version) {
-  if (weights_.in_update() || weights_.version() != version) {
-    return Precondition("weights of version {} were announced, the store holds version {}{}",
-                        version, weights_.version(), weights_.in_update() ? ", half written" : "");
-  }
-  return absl::OkStatus();
+  return CheckHolds(weights_, version);
 }
 
 void CpuExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws,

@@ -14,6 +14,7 @@
 #include "kernels/sampler/sampler.h"
 #include "rollout/scheduler.h"
 #include "trainer/model/model_spec.h"
+#include "trainer/model/weight_store.h"
 
 namespace orrery::rollout {
 
@@ -23,6 +24,9 @@ struct Draw {
   Request* request = nullptr;
   Response* response = nullptr;
 };
+
+// Ok where the store holds this version, whole.
+absl::Status CheckHolds(const model::WeightStore& store, PolicyVersion version);
 
 class PassExecutor {
  public:

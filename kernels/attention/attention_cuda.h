@@ -23,7 +23,6 @@ struct AttentionRows {
   const int32_t* sequence_of = nullptr;   // [T] row of block_tables
   const int32_t* block_tables = nullptr;  // [sequences, table_stride] block ids by position / 16
   int64_t table_stride = 0;
-  int64_t max_position = 0;  // bound of positions: what the launch must cover
 };
 
 // qkv: [T, (Hq + 2 Hkv) D] with rotated queries in its first columns, dtype of the cache.

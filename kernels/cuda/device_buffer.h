@@ -12,18 +12,20 @@
 
 namespace orrery::kernels::cuda {
 
-class DeviceBuffer {
+// take(void**, size_t) and give_back(void*): the kind of memory.
+template <auto take, auto give_back>
+class Buffer {
  public:
-  DeviceBuffer() = default;
-  explicit DeviceBuffer(int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) CUDA_CHECK(cudaMalloc(&data_, static_cast<size_t>(bytes)));
+  Buffer() = default;
+  explicit Buffer(int64_t bytes) : bytes_(bytes) {
+    if (bytes > 0) CUDA_CHECK(take(&data_, static_cast<size_t>(bytes)));
   }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) cudaFree(data_);
+  ~Buffer() {
+    if (data_ != nullptr) give_back(data_);
   }
-  DeviceBuffer(DeviceBuffer&& other) noexcept
+  Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+  Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
@@ -41,33 +43,13 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  explicit PinnedBuffer(int64_t bytes) : bytes_(bytes) {
-    if (bytes > 0) CUDA_CHECK(cudaMallocHost(&data_, static_cast<size_t>(bytes)));
-  }
-  ~PinnedBuffer() {
-    if (data_ != nullptr) cudaFreeHost(data_);
-  }
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
+namespace internal {
+// cudaMalloc and cudaMallocHost have C++ overloads: these are the ones of the C interface.
+inline cudaError_t TakeDevice(void** data, size_t bytes) { return cudaMalloc(data, bytes); }
+inline cudaError_t TakePinned(void** data, size_t bytes) { return cudaMallocHost(data, bytes); }
+}  // namespace internal
 
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  template <typename T>
-  T* as(int64_t byte_offset = 0) const {
-    return reinterpret_cast<T*>(data() + byte_offset);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
+using DeviceBuffer = Buffer<&internal::TakeDevice, &cudaFree>;
+using PinnedBuffer = Buffer<&internal::TakePinned, &cudaFreeHost>;
 
 }  // namespace orrery::kernels::cuda

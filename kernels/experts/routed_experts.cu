@@ -85,10 +85,6 @@ struct ExpertsProblem {
     const int slot = tile.slots[c];
     return in + (kGateUp ? slot / top_k : slot) * in_stride;
   }
-  __device__ float Gate(float gate, float up) const {
-    const float g = RoundBf16(gate);
-    return g / (1 + __expf(-g)) * RoundBf16(up);
-  }
   __device__ void Store(const Tile& tile, int m, int c, float2 v) const {
     if (m >= tile.num_features) return;
     *reinterpret_cast<uint32_t*>(out + tile.slots[c] * out_stride + tile.feature + m) =
@@ -125,14 +121,10 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   }
 }
 
-bool FitsTensorCores(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
-                     const TensorView& out) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return in.dtype == DType::kBFloat16 && w.dtype == DType::kBFloat16 &&
-         out.dtype == DType::kBFloat16 && in.cols % 16 == 0 && in.row_stride % 8 == 0 &&
-         w.row_stride % 8 == 0 && out.cols % 2 == 0 && out.row_stride % 2 == 0 &&
-         shape.num_experts <= kMaxExperts && aligned(in.data) && aligned(w.data) &&
-         aligned(out.data);
+bool Fits(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
+          const TensorView& out) {
+  return FitsTensorCores(in, w, out) && out.dtype == DType::kBFloat16 &&
+         shape.num_experts <= kMaxExperts;
 }
 
 // Tiles by the mean number of an expert's rows: wide enough that nearly every list is one tile, two
@@ -176,7 +168,7 @@ void ExpertsGateUp(const TensorView& x, const TensorView& w, const ExpertsShape&
                    cudaStream_t stream) {
   CHECK(x.cols == w.cols && hidden.rows == x.rows * shape.top_k);
   if (x.rows == 0) return;
-  if (!FitsTensorCores(x, w, shape, hidden)) {
+  if (!Fits(x, w, shape, hidden)) {
     return ExpertsGateUpSimple(x, w, shape, routing, hidden, stream);
   }
   if (2 * hidden.rows * shape.f / GateUpOne::kRowsM <= 4 * limits.num_sms) {
@@ -190,7 +182,7 @@ void ExpertsDown(const TensorView& hidden, const TensorView& w, const ExpertsSha
                  cudaStream_t stream) {
   CHECK(hidden.cols == w.cols && hidden.rows == y.rows);
   if (hidden.rows == 0) return;
-  if (!FitsTensorCores(hidden, w, shape, y)) {
+  if (!Fits(hidden, w, shape, y)) {
     return ExpertsDownSimple(hidden, w, shape, routing, y, stream);
   }
   RunBySize<false>(hidden, w, shape, routing, limits, y, stream);

@@ -19,7 +19,6 @@
 //                                               first weight row of the tile, and the next ones;
 //                                               half 1: of the ups of a gated shape
 //   const bf16* TokenRow(tile, c)               c < tile.num_rows
-//   float Gate(gate, up)                        gated shapes only
 //   void Store(tile, m, c, float2)              outputs m and m + 1 of row c; m is even
 #pragma once
 
@@ -284,7 +283,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         for (int v = 0; v < 4; ++v) {
           out[v] = sums[i][j][v];
           if constexpr (Shape::kGated) {
-            out[v] = problem.Gate(out[v], sums[i + kOutTiles][j][v]);
+            out[v] = GatedProduct(out[v], sums[i + kOutTiles][j][v]);
           }
         }
         StoreFragment(problem, tile, Shape::TileRow(wm, i), first_column + 8 * j, out);

@@ -1,10 +1,12 @@
 // What the two tensor-core products share: where a ring of stages stands, the list of tiles that a
-// persistent thread block works through, and how a fragment of sums is stored.
+// persistent thread block works through, which operands they take, and how sums are gated and
+// stored.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
 
@@ -50,6 +52,20 @@ struct TileList {
                       : problem.GetTile(shared, static_cast<int>(blockIdx.x + i * gridDim.x));
   }
 };
+
+// silu(gate) * up of two sums, each rounded as a bfloat16 model stores it.
+__device__ __forceinline__ float GatedProduct(float gate, float up) {
+  const float g = RoundBf16(gate);
+  return g / (1 + __expf(-g)) * RoundBf16(up);
+}
+
+// Whether operands are what the copies and the paired stores of these products need.
+inline bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView& out) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return x.dtype == DType::kBFloat16 && w.dtype == DType::kBFloat16 && x.cols % 16 == 0 &&
+         x.row_stride % 8 == 0 && w.row_stride % 8 == 0 && out.cols % 2 == 0 &&
+         out.row_stride % 2 == 0 && aligned(x.data) && aligned(w.data) && aligned(out.data);
+}
 
 // Stores a fragment of 16 outputs x 8 rows. Lane 4 g + t holds outputs g (values 0, 1) and g + 8
 // (2, 3) of rows 2 t and 2 t + 1; a swap between neighbouring g gives every lane two neighbouring

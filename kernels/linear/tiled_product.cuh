@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           out[v] = sums[m][4 * j + v];
-          if constexpr (Shape::kGated) out[v] = problem.Gate(out[v], sums[1][4 * j + v]);
+          if constexpr (Shape::kGated) out[v] = GatedProduct(out[v], sums[1][4 * j + v]);
         }
         StoreFragment(problem, tile, 64 * m + output, first_row + 8 * j, out);
       }

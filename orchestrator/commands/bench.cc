@@ -1,47 +1,20 @@
 #include "orchestrator/commands/bench.h"
 
-#include <sys/utsname.h>
-
-#include <chrono>
 #include <cstdio>
-#include <fstream>
 
 #include "configs/yaml.h"
 #include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/base/stopwatch.h"
+#include "orchestrator/commands/algorithm.h"
 #include "orchestrator/commands/session.h"
+#include "orchestrator/doctor/system.h"
 #include "orchestrator/loop/batcher.h"
 #include "rewards/advantage.h"
 
 namespace orrery::commands {
 namespace {
-
-// The processor's name, or where the system does not tell it, its architecture.
-std::string MachineName() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  utsname name{};
-  return ::uname(&name) == 0 ? name.machine : "unknown processor";
-}
-
-class Stopwatch {
- public:
-  double Lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 // The first prompts of the dataset, the same for every run; other seeds each time.
 std::vector<EpisodeGroup> MakeGroups(const configs::Experiment& e, const data::Dataset& dataset,
@@ -83,14 +56,9 @@ absl::Status CountTokens(const std::vector<EpisodeGroup>& groups, BenchRun* run)
 
 absl::Status Learn(const configs::Experiment& e, std::vector<EpisodeGroup>* groups,
                    Session* session, Stopwatch* watch, BenchRun* run) {
-  rewards::AdvantageOptions advantages;
-  ASSIGN_OR_RETURN(advantages.estimator, rewards::ParseEstimator(e.algorithm.name));
+  ASSIGN_OR_RETURN(const rewards::AdvantageOptions advantages, ToAdvantages(e.algorithm));
   rewards::AssignAdvantages(advantages, groups);
-  BatcherOptions options;
-  options.drop_zero_std_groups = e.algorithm.drop_zero_std_groups;
-  options.mask_truncated = e.algorithm.truncated == "mask";
-  options.optimizer_steps = e.trainer.optimizer_steps_per_rollout;
-  std::vector<TrainingBatch> batches = MakeBatches(*groups, options);
+  std::vector<TrainingBatch> batches = MakeBatches(*groups, ToBatcher(e));
   if (batches.empty()) {
     return InvalidInput(
         "no group has different rewards, so there is nothing to train; set "
@@ -146,7 +114,7 @@ absl::Status Bench(BenchKind kind, const BenchArguments& arguments) {
   setting.kind = kind;
   setting.model = e.model.path;
   setting.dtype = e.model.dtype;
-  setting.machine = MachineName();
+  setting.machine = doctor::CpuModel("");
   setting.threads = kernels::NumThreads();
   setting.prompts = e.rollout.prompts_per_step;
   setting.samples = e.rollout.samples_per_prompt;

@@ -62,11 +62,7 @@ absl::Status ReplayTraining(const configs::Experiment& e, const run::RunPaths& p
                             Session* session) {
   ASSIGN_OR_RETURN(const run::StepSamples samples, run::ReadSamples(paths.samples_of(step)));
   ASSIGN_OR_RETURN(const run::StepMetrics recorded, RecordedMetrics(paths.root, step));
-  BatcherOptions options;
-  options.drop_zero_std_groups = e.DropsZeroStdGroups();
-  options.mask_truncated = e.algorithm.truncated == "mask";
-  options.optimizer_steps = e.trainer.optimizer_steps_per_rollout;
-  std::vector<TrainingBatch> batches = MakeBatches(samples.groups, options);
+  std::vector<TrainingBatch> batches = MakeBatches(samples.groups, ToBatcher(e));
   for (TrainingBatch& batch : batches) {
     if (e.algorithm.kl != "none") RETURN_IF_ERROR(session->trainer->ScoreReference(&batch));
   }

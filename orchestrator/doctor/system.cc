@@ -87,9 +87,14 @@ std::set<std::string> InstalledPackages(const std::string& dpkg_status) {
 
 }  // namespace
 
+std::string CpuModel(const std::string& root) {
+  const std::string model = ValueOf(root + "/proc/cpuinfo", "model name");
+  return model.empty() ? ArchitectureName() : model;
+}
+
 Finding CpuFinding(const std::string& root, int usable_threads, const std::string& simd) {
-  std::string model = ValueOf(root + "/proc/cpuinfo", "model name");
-  model = model.empty() ? ArchitectureName() : fmt::format("{} ({})", model, ArchitectureName());
+  std::string model = CpuModel(root);
+  if (model != ArchitectureName()) model = fmt::format("{} ({})", model, ArchitectureName());
   return Good("cpu", fmt::format("{}, {} thread{}, {} kernels", model, usable_threads,
                                  usable_threads == 1 ? "" : "s", simd));
 }

@@ -11,6 +11,8 @@
 namespace orrery::doctor {
 
 // root: "" for this machine; a folder with proc/ and sys/ in tests.
+// The processor's name, or where the system does not tell it, its architecture.
+std::string CpuModel(const std::string& root);
 Finding CpuFinding(const std::string& root, int usable_threads, const std::string& simd);
 // With the limits of the cgroup and of the address space (bytes; 0: none) where they are lower.
 Finding MemoryFinding(const std::string& root, int64_t address_space_limit);

@@ -90,6 +90,14 @@ TrainingBatch MakeMeasuredBatch(const std::vector<EpisodeGroup>& groups) {
   return batch;
 }
 
+BatcherOptions ToBatcher(const configs::Experiment& experiment) {
+  BatcherOptions options;
+  options.drop_zero_std_groups = experiment.DropsZeroStdGroups();
+  options.mask_truncated = experiment.algorithm.truncated == "mask";
+  options.optimizer_steps = experiment.trainer.optimizer_steps_per_rollout;
+  return options;
+}
+
 std::vector<TrainingBatch> MakeBatches(const std::vector<EpisodeGroup>& groups,
                                        const BatcherOptions& options) {
   std::vector<const EpisodeGroup*> kept;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "configs/experiment.h"
 #include "orchestrator/types.h"
 
 namespace orrery {
@@ -16,6 +17,7 @@ struct BatcherOptions {
   bool mask_truncated = false;       // truncated: mask (they keep their place in the baseline)
   int64_t optimizer_steps = 1;       // batches to make, whole groups each
 };
+BatcherOptions ToBatcher(const configs::Experiment& experiment);
 
 // Sequences of scored episodes, in submission order, cut into batches of about equal token counts.
 // Batches without a trained token are left out. REQUIRES: advantages are set.

@@ -1,29 +1,16 @@
 #include "orchestrator/loop/loop.h"
 
-#include <chrono>
 #include <optional>
 
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/base/stopwatch.h"
 #include "orchestrator/loop/batcher.h"
 #include "orchestrator/run/metric_names.h"
 #include "orchestrator/run/step_metrics.h"
 
 namespace orrery {
 namespace {
-
-class Stopwatch {
- public:
-  double Lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 class Loop {
  public:
@@ -85,7 +72,7 @@ class Loop {
   absl::StatusOr<std::optional<TrainStats>> TrainOn(const std::vector<EpisodeGroup>& groups,
                                                     int64_t step) {
     const int64_t begin_us = run::TraceWriter::NowUs();
-    std::vector<TrainingBatch> batches = MakeBatches(groups, BatcherSettings());
+    std::vector<TrainingBatch> batches = MakeBatches(groups, ToBatcher(experiment_));
     absl::StatusOr<TrainStats> stats;
     if (batches.empty()) {
       const TrainingBatch sampled = MakeMeasuredBatch(groups);
@@ -179,14 +166,6 @@ class Loop {
       }
     }
     return groups;
-  }
-
-  BatcherOptions BatcherSettings() const {
-    BatcherOptions options;
-    options.drop_zero_std_groups = experiment_.DropsZeroStdGroups();
-    options.mask_truncated = experiment_.algorithm.truncated == "mask";
-    options.optimizer_steps = experiment_.trainer.optimizer_steps_per_rollout;
-    return options;
   }
 
   absl::Status CheckMismatch(const TrainStats& stats, int64_t step) const {

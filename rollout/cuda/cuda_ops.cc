@@ -258,7 +258,6 @@ Value CudaOps::Attention(const Value& qkv, int64_t layer, const Batch&) {
   rows.sequence_of = input_.sequence_of;
   rows.block_tables = input_.block_tables;
   rows.table_stride = input_.table_stride;
-  rows.max_position = input_.max_position;
   const kernels::cuda::AttentionPlan plan =
       kernels::cuda::PlanAttention(spec_.heads, qkv.view.rows, input_.max_position, device_);
   CHECK_LE(plan.workspace_bytes, attention_workspace_.bytes());

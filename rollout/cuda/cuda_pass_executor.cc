@@ -32,10 +32,7 @@ CudaPassExecutor::CudaPassExecutor(std::unique_ptr<DeviceWeights> weights,
 
 absl::Status CudaPassExecutor::TakeWeights(PolicyVersion version) {
   if (host_ == nullptr) return Precondition("these weights have no source to change from");
-  if (host_->in_update() || host_->version() != version) {
-    return Precondition("weights of version {} were announced, the store holds version {}{}",
-                        version, host_->version(), host_->in_update() ? ", half written" : "");
-  }
+  RETURN_IF_ERROR(CheckHolds(*host_, version));
   weights_->CopyFrom(*host_, executor_.stream());
   return absl::OkStatus();
 }

@@ -1,0 +1,15 @@
+#include "rollout/pass_executor.h"
+
+#include "orchestrator/base/status.h"
+
+namespace orrery::rollout {
+
+absl::Status CheckHolds(const model::WeightStore& store, PolicyVersion version) {
+  if (store.in_update() || store.version() != version) {
+    return Precondition("weights of version {} were announced, the store holds version {}{}",
+                        version, store.version(), store.in_update() ? ", half written" : "");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace orrery::rollout
