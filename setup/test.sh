@@ -29,13 +29,14 @@ build_and_test() {
 }
 
 # The torch-free targets cross-compiled for arm64. Under qemu-user run the tests of what computes.
+# arm64_series CTEST-ARGUMENTS...: what leaves tests out for x86-64 leaves them out here.
 ARM64_FOLDERS='configs|kernels|orchestrator/base|trainer/loss|trainer/model'
 arm64_series() {
   if [[ ! -e $ARM64/.stamp ]]; then
     say "arm64: not cross-compiled on this machine (see ./orrery setup --tests)"
     return
   fi
-  build_and_test arm64 -L "^($ARM64_FOLDERS)\$" -LE '^slow$'
+  build_and_test arm64 -L "^($ARM64_FOLDERS)\$" -LE '^slow$' "$@"
 }
 
 # One target after the other, so that each has the time it was promised.
@@ -72,7 +73,7 @@ summary() {
 }
 
 test_command() {
-  local preset=release slow=0 no_skip=0 status=0 arguments=() labels
+  local preset=release slow=0 no_skip=0 some=0 status=0 arguments=() labels
   while (($#)); do
     case $1 in
       --slow) slow=1 ;;
@@ -84,11 +85,16 @@ test_command() {
         ;;
       --targets)
         read -ra targets <<<"${2-}"
+        some=1
         shift
         ;;
       -h | --help)
         help_text
         return
+        ;;
+      -R | -L | -I | --tests-regex | --label-regex | --tests-information | --rerun-failed)
+        some=1
+        arguments+=("$1")
         ;;
       *) arguments+=("$1") ;;
     esac
@@ -98,8 +104,8 @@ test_command() {
   export ORRERY_ORACLE_PYTHON=${ORRERY_ORACLE_PYTHON-$ORACLES/bin/python}
   labels=$(excluded_labels "$slow") || true
   build_and_test "$preset" ${labels:+-LE "$labels"} "${arguments[@]}" || status=$?
-  if [[ $preset == release ]] && ((${#arguments[@]} == 0)); then
-    arm64_series || status=$?
+  if [[ $preset == release ]] && ((!some)); then
+    arm64_series "${arguments[@]}" || status=$?
     ((!slow)) || fuzz_series || status=$?
   fi
   summary "$status" "$no_skip"
