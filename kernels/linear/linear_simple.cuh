@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/values.cuh"
+#include "kernels/swiglu/gated_product.cuh"
 
 namespace orrery::kernels::cuda {
 
@@ -87,13 +88,6 @@ __device__ __forceinline__ void ForOwnOutputs(const float (&sums)[kParts][kOwnRo
       store(ty + 16 * i, tx + 16 * j, parts);
     }
   }
-}
-
-// round(silu(round(gate)) * round(up)).
-template <typename T>
-__device__ __forceinline__ T SwiGlu(float gate, float up) {
-  const float g = RoundTo<T>(gate);
-  return FromFloat<T>(__fmul_rn(__fdiv_rn(g, 1.0f + expf(-g)), RoundTo<T>(up)));
 }
 
 }  // namespace orrery::kernels::cuda

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/swiglu/gated_product.cuh"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
@@ -52,12 +53,6 @@ struct TileList {
                       : problem.GetTile(shared, static_cast<int>(blockIdx.x + i * gridDim.x));
   }
 };
-
-// silu(gate) * up of two sums, each rounded as a bfloat16 model stores it.
-__device__ __forceinline__ float GatedProduct(float gate, float up) {
-  const float g = RoundBf16(gate);
-  return g / (1 + __expf(-g)) * RoundBf16(up);
-}
 
 // Whether operands are what the copies and the paired stores of these products need.
 inline bool FitsTensorCores(const TensorView& x, const TensorView& w, const TensorView& out) {
