@@ -17,9 +17,9 @@
 
 namespace orrery::kernels::cuda {
 
-// cuBLASLt's products, for fast numerics: which of its algorithms serves a shape is its own
-// heuristic's first choice (a function of the shape, so repeatable). One stream at a time; owns a
-// workspace.
+// cuBLASLt's products, for fast numerics and for gradients: which of its algorithms serves a shape
+// is its own heuristic's first choice (a function of the shape, so repeatable). One stream at a
+// time; owns a workspace.
 class LinearLibrary {
  public:
   // NotFound, with the fix, where the library is not on this machine.
@@ -29,6 +29,13 @@ class LinearLibrary {
   // Linear's.
   bool Run(const TensorView& x, const TensorView& w, const TensorView& bias, const TensorView& out,
            cudaStream_t stream);
+
+  // The two gradients of a product (linear.h), for either dtype; sums in float32. dx [T, K] = dy w
+  // in dy's dtype, or added to it; dw [N, K] float32 += dy^T x. Bitwise repeatable.
+  void GradInput(const TensorView& dy, const TensorView& w, bool accumulate, const TensorView& dx,
+                 cudaStream_t stream);
+  void GradWeight(const TensorView& dy, const TensorView& x, const TensorView& dw,
+                  cudaStream_t stream);
 
  private:
   struct State;
@@ -46,5 +53,10 @@ void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
 // out[t, i] = round(silu(round(gate)) * round(up)), [T, f].
 void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& limits,
                   const TensorView& out, cudaStream_t stream, Numerics numerics = Numerics::kExact);
+
+// The gradient of a bias: db [N] float32 += sum over rows of dy [T, N]. workspace:
+// GradBiasWorkspaceBytes, one stream at a time.
+int64_t GradBiasWorkspaceBytes(int64_t rows, int64_t n);
+void GradBias(const TensorView& dy, float* db, void* workspace, cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

@@ -1,5 +1,8 @@
-// LinearLibrary: a row-major product as cuBLASLt sees it, column-major:
-//   out^T [N, T] = w^T^T [N, K] x^T [K, T].
+// LinearLibrary: row-major products as cuBLASLt sees them, column-major. A row-major matrix is its
+// own transpose there, and the operands change places:
+//   out = x w^T    out^T [N, T] = w [N, K] x^T [K, T]
+//   dx = dy w      dx^T [K, T] = w^T [K, N] dy^T [N, T]
+//   dw += dy^T x   dw^T [K, N] += x^T [K, T] dy [T, N]
 // cuBLASLt is loaded when it is first wanted: it is large, and nothing else needs it to start.
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -65,15 +68,55 @@ absl::StatusOr<Library> Load() {
   return l;
 }
 
+// An operand of cuBLASLt, in its terms.
+struct Operand {
+  TensorView view;
+  bool transposed = false;
+};
+
+struct Product {
+  Operand first, second;
+  TensorView bias;  // data null: none
+  TensorView out;
+  float beta = 0;  // 1: added to out
+};
+
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
-  cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm;
   bool found = false;
 };
 
-// What decides a plan: extents, strides, dtypes, bias.
-using Key = std::array<int64_t, 8>;
+// What decides a plan: extents, strides, dtypes, transposes, bias, alignment.
+using Key = std::array<int64_t, 14>;
+
+// Bytes to which all operands are aligned, at most 16.
+int64_t AlignmentOf(const Product& p) {
+  uintptr_t bits = 16;
+  for (const TensorView* view : {&p.first.view, &p.second.view, &p.out}) {
+    bits |= reinterpret_cast<uintptr_t>(view->data);
+  }
+  return static_cast<int64_t>(bits & ~(bits - 1));
+}
+
+Key KeyOf(const Product& p) {
+  const TensorView &a = p.first.view, &b = p.second.view;
+  return {a.rows,
+          a.cols,
+          a.row_stride,
+          b.rows,
+          b.cols,
+          b.row_stride,
+          p.out.row_stride,
+          static_cast<int64_t>(a.dtype),
+          static_cast<int64_t>(p.out.dtype),
+          p.first.transposed,
+          p.second.transposed,
+          p.bias.data != nullptr,
+          p.beta != 0,
+          AlignmentOf(p)};
+}
 
 }  // namespace
 
@@ -83,8 +126,21 @@ struct LinearLibrary::State {
   void* workspace = nullptr;
   std::map<Key, Plan> plans;
 
-  Plan MakePlan(const TensorView& x, const TensorView& w, const TensorView& bias,
-                const TensorView& out);
+  cublasLtMatrixLayout_t Layout(const TensorView& view) {
+    cublasLtMatrixLayout_t layout = nullptr;
+    Check(lt.cublasLtMatrixLayoutCreate(&layout, TypeOf(view.dtype), view.cols, view.rows,
+                                        view.row_stride),
+          "layout");
+    return layout;
+  }
+  template <typename T>
+  void SetAttribute(Plan* plan, cublasLtMatmulDescAttributes_t name, const T& value) {
+    Check(lt.cublasLtMatmulDescSetAttribute(plan->product, name, &value, sizeof(value)),
+          "attribute of a product");
+  }
+  void FindAlgorithm(int64_t alignment, Plan* plan);
+  Plan MakePlan(const Product& p);
+  bool Run(const Product& p, cudaStream_t stream);
 };
 
 absl::StatusOr<std::unique_ptr<LinearLibrary>> LinearLibrary::Create() {
@@ -100,51 +156,70 @@ LinearLibrary::LinearLibrary(std::unique_ptr<State> state) : state_(std::move(st
 LinearLibrary::~LinearLibrary() {
   for (auto& [key, plan] : state_->plans) {
     state_->lt.cublasLtMatmulDescDestroy(plan.product);
-    state_->lt.cublasLtMatrixLayoutDestroy(plan.w);
-    state_->lt.cublasLtMatrixLayoutDestroy(plan.x);
+    state_->lt.cublasLtMatrixLayoutDestroy(plan.first);
+    state_->lt.cublasLtMatrixLayoutDestroy(plan.second);
     state_->lt.cublasLtMatrixLayoutDestroy(plan.out);
   }
   cudaFree(state_->workspace);
   state_->lt.cublasLtDestroy(state_->handle);
 }
 
-Plan LinearLibrary::State::MakePlan(const TensorView& x, const TensorView& w,
-                                    const TensorView& bias, const TensorView& out) {
-  Plan plan;
-  Check(lt.cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  Check(lt.cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                          sizeof(transposed)),
-        "transpose");
-  if (bias.data != nullptr) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const cudaDataType type = TypeOf(bias.dtype);
-    Check(lt.cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                            sizeof(epilogue)),
-          "epilogue");
-    Check(lt.cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                                            &type, sizeof(type)),
-          "bias type");
-  }
-  Check(lt.cublasLtMatrixLayoutCreate(&plan.w, TypeOf(w.dtype), w.cols, w.rows, w.row_stride), "w");
-  Check(lt.cublasLtMatrixLayoutCreate(&plan.x, TypeOf(x.dtype), x.cols, x.rows, x.row_stride), "x");
-  Check(lt.cublasLtMatrixLayoutCreate(&plan.out, TypeOf(out.dtype), out.cols, out.rows,
-                                      out.row_stride),
-        "out");
+void LinearLibrary::State::FindAlgorithm(int64_t alignment, Plan* plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   Check(lt.cublasLtMatmulPreferenceCreate(&preference), "preference");
-  Check(
-      lt.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                              &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
-      "workspace");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
+    Check(lt.cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof(value)),
+          "preference of a product");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  const uint32_t bytes = static_cast<uint32_t>(alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes);
   cublasLtMatmulHeuristicResult_t result = {};
   int count = 0;
-  const cublasStatus_t status = lt.cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.product, plan.w, plan.x, plan.out, plan.out, preference, 1, &result, &count);
+  const cublasStatus_t status =
+      lt.cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->first, plan->second, plan->out,
+                                        plan->out, preference, 1, &result, &count);
   lt.cublasLtMatmulPreferenceDestroy(preference);
-  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
-  plan.algorithm = result.algo;
+  plan->found = status == CUBLAS_STATUS_SUCCESS && count > 0;
+  plan->algorithm = result.algo;
+}
+
+Plan LinearLibrary::State::MakePlan(const Product& p) {
+  Plan plan;
+  Check(lt.cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
+  const auto operation = [](const Operand& o) { return o.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.first));
+  SetAttribute(&plan, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.second));
+  if (p.bias.data != nullptr) {
+    SetAttribute(&plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    SetAttribute(&plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(p.bias.dtype));
+  }
+  plan.first = Layout(p.first.view);
+  plan.second = Layout(p.second.view);
+  plan.out = Layout(p.out);
+  FindAlgorithm(AlignmentOf(p), &plan);
   return plan;
+}
+
+bool LinearLibrary::State::Run(const Product& p, cudaStream_t stream) {
+  const Key key = KeyOf(p);
+  auto found = plans.find(key);
+  if (found == plans.end()) found = plans.emplace(key, MakePlan(p)).first;
+  Plan& plan = found->second;
+  if (!plan.found) return false;
+  if (p.bias.data != nullptr) {
+    SetAttribute(&plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data);
+  }
+  const float one = 1;
+  Check(
+      lt.cublasLtMatmul(handle, plan.product, &one, p.first.view.data, plan.first,
+                        p.second.view.data, plan.second, &p.beta, p.out.data, plan.out, p.out.data,
+                        plan.out, &plan.algorithm, workspace, kWorkspaceBytes, stream),
+      "cublasLtMatmul");
+  return true;
 }
 
 bool LinearLibrary::Run(const TensorView& x, const TensorView& w, const TensorView& bias,
@@ -153,31 +228,24 @@ bool LinearLibrary::Run(const TensorView& x, const TensorView& w, const TensorVi
   const bool regular = x.cols % 8 == 0 && w.rows % 8 == 0 && x.row_stride % 8 == 0 &&
                        w.row_stride % 8 == 0 && out.row_stride % 8 == 0;
   if (x.dtype != DType::kBFloat16 || !regular) return false;
-  const Key key = {x.rows,
-                   x.cols,
-                   w.rows,
-                   x.row_stride,
-                   w.row_stride,
-                   out.row_stride,
-                   2 * static_cast<int64_t>(x.dtype) + static_cast<int64_t>(out.dtype),
-                   bias.data != nullptr};
-  auto found = state_->plans.find(key);
-  if (found == state_->plans.end()) {
-    found = state_->plans.emplace(key, state_->MakePlan(x, w, bias, out)).first;
-  }
-  Plan& plan = found->second;
-  if (!plan.found) return false;
-  if (bias.data != nullptr) {
-    Check(state_->lt.cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                    &bias.data, sizeof(bias.data)),
-          "bias");
-  }
-  const float one = 1, zero = 0;
-  Check(state_->lt.cublasLtMatmul(state_->handle, plan.product, &one, w.data, plan.w, x.data,
-                                  plan.x, &zero, out.data, plan.out, out.data, plan.out,
-                                  &plan.algorithm, state_->workspace, kWorkspaceBytes, stream),
-        "cublasLtMatmul");
-  return true;
+  return state_->Run({{w, true}, {x, false}, bias, out, 0}, stream);
+}
+
+void LinearLibrary::GradInput(const TensorView& dy, const TensorView& w, bool accumulate,
+                              const TensorView& dx, cudaStream_t stream) {
+  CHECK(dy.cols == w.rows && dx.cols == w.cols && dx.rows == dy.rows);
+  if (dx.num_elements() == 0) return;
+  CHECK(state_->Run({{w, false}, {dy, false}, {}, dx, accumulate ? 1.0f : 0.0f}, stream))
+      << "cuBLASLt does not take dx [" << dx.rows << ", " << dx.cols << "] of " << w.rows;
+}
+
+void LinearLibrary::GradWeight(const TensorView& dy, const TensorView& x, const TensorView& dw,
+                               cudaStream_t stream) {
+  CHECK(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols);
+  CHECK(dw.dtype == DType::kFloat32);
+  if (dw.num_elements() == 0 || x.rows == 0) return;
+  CHECK(state_->Run({{x, false}, {dy, true}, {}, dw, 1.0f}, stream))
+      << "cuBLASLt does not take dw [" << dw.rows << ", " << dw.cols << "] of " << x.rows;
 }
 
 }  // namespace orrery::kernels::cuda
