@@ -9,9 +9,14 @@
 
 #include "orchestrator/types.h"
 #include "trainer/model/transformer.h"
-#include "trainer/training_ops.h"
 
 namespace orrery::trainer {
+
+// A trained token: the hidden row that predicts it, and its id.
+struct Target {
+  int32_t row = 0;
+  int32_t token_id = 0;
+};
 
 // One packed micro-batch; owns the arrays that a model::Batch borrows.
 struct MicroBatch {

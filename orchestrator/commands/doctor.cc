@@ -14,7 +14,7 @@
 #include "orchestrator/doctor/gpu.h"
 #include "orchestrator/doctor/system.h"
 #include "orchestrator/hub/environment.h"
-#include "trainer/torch_version.h"
+#include "trainer/cpu/torch_version.h"
 
 namespace orrery::commands {
 namespace {

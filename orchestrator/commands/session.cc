@@ -17,6 +17,7 @@
 #include "rewards/grader.h"
 #include "rewards/rubric.h"
 #include "rollout/kv_cache.h"
+#include "trainer/cpu/cpu_executor.h"
 
 namespace orrery::commands {
 namespace {
@@ -128,7 +129,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
     ASSIGN_OR_RETURN(reference, LoadWeights(e.model, session.store->spec(), session.model_folder,
                                             static_cast<uint64_t>(e.run.seed)));
   }
-  return trainer::PolicyTrainer::Create(session.store.get(), std::move(reference), t);
+  return trainer::MakeCpuTrainer(session.store.get(), std::move(reference), t);
 }
 
 // A dataset without the rows at some indices.

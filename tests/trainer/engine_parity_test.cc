@@ -8,7 +8,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "rollout/inference_ops.h"
 #include "tests/trainer/engine_data.h"
-#include "trainer/policy_trainer.h"
+#include "trainer/cpu/cpu_executor.h"
 
 namespace orrery::trainer {
 namespace {
@@ -26,7 +26,7 @@ class Threads {
 
 std::unique_ptr<PolicyTrainer> MakeTrainer(WeightStore* store,
                                            const PolicyTrainerOptions& options) {
-  auto trainer = PolicyTrainer::Create(store, nullptr, options);
+  auto trainer = MakeCpuTrainer(store, nullptr, options);
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return *std::move(trainer);
 }

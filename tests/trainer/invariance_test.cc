@@ -8,7 +8,7 @@
 #include "tests/fakes/tiny_models.h"
 #include "tests/trainer/model/temp_folder.h"
 #include "tests/trainer/training_data.h"
-#include "trainer/policy_trainer.h"
+#include "trainer/cpu/cpu_executor.h"
 
 namespace orrery::trainer {
 namespace {
@@ -26,7 +26,7 @@ PolicyTrainerOptions Options() {
 
 std::unique_ptr<PolicyTrainer> MakeTrainer(WeightStore* store,
                                            const PolicyTrainerOptions& options) {
-  auto trainer = PolicyTrainer::Create(store, nullptr, options);
+  auto trainer = MakeCpuTrainer(store, nullptr, options);
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return *std::move(trainer);
 }

@@ -1,5 +1,5 @@
 // AdamW against its formula in double, its groups, clipping, threads and file.
-#include "trainer/optimizer.h"
+#include "trainer/cpu/optimizer.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 
 #include "orchestrator/base/status.h"
 #include "rollout/inference_ops.h"
+#include "trainer/cpu/cpu_executor.h"
 #include "trainer/model/safetensors.h"
-#include "trainer/policy_trainer.h"
 
 namespace orrery::trainer {
 namespace {
@@ -130,7 +130,7 @@ TEST_P(ParityTest, GradientEqualsAutograd) {
   options.loss.aggregation = Aggregation::kTokenMean;
   for (const bool recompute : {false, true}) {
     options.recompute = recompute;
-    auto trainer = PolicyTrainer::Create(store_.get(), nullptr, options);
+    auto trainer = MakeCpuTrainer(store_.get(), nullptr, options);
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     TrainingBatch batch;
     batch.sequences = Sequences();

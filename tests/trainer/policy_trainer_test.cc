@@ -1,7 +1,5 @@
 // What the trainer makes of a rollout before the loss sees it: the KL of the reward, the mean
 // weight of a correction, and the measuring of tokens that nobody trains. Computed again in double.
-#include "trainer/policy_trainer.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "tests/fakes/tiny_models.h"
 #include "tests/trainer/training_data.h"
+#include "trainer/cpu/cpu_executor.h"
 
 namespace orrery::trainer {
 namespace {
@@ -38,7 +37,7 @@ class PolicyTrainerTest : public testing::Test {
 
   std::unique_ptr<PolicyTrainer> Make(const PolicyTrainerOptions& options,
                                       std::unique_ptr<model::WeightStore> reference = nullptr) {
-    auto trainer = PolicyTrainer::Create(store_.get(), std::move(reference), options);
+    auto trainer = MakeCpuTrainer(store_.get(), std::move(reference), options);
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     return *std::move(trainer);
   }
@@ -77,7 +76,7 @@ class RewardKlTest : public PolicyTrainerTest {
   RewardKlTest() {
     auto reference = Reference();
     policy_ = Score();
-    auto trainer = PolicyTrainer::Create(reference.get(), nullptr, options_);
+    auto trainer = MakeCpuTrainer(reference.get(), nullptr, options_);
     reference_ = *(*trainer)->Score(batch_.sequences);
     options_.reward_kl = KlKind::kK2;
     options_.reward_kl_coef = 0.5;

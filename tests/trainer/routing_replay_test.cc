@@ -6,8 +6,8 @@
 
 #include "rollout/inference_ops.h"
 #include "tests/fakes/tiny_models.h"
+#include "trainer/cpu/training_ops.h"
 #include "trainer/model/transformer.h"
-#include "trainer/training_ops.h"
 
 namespace orrery::trainer {
 namespace {

@@ -18,16 +18,11 @@
 #include <vector>
 
 #include "kernels/head/log_softmax.h"
-#include "trainer/arena.h"
+#include "trainer/cpu/arena.h"
 #include "trainer/model/transformer.h"
+#include "trainer/packer.h"
 
 namespace orrery::trainer {
-
-// A trained token: the hidden row that predicts it, and its id.
-struct Target {
-  int32_t row = 0;
-  int32_t token_id = 0;
-};
 
 class TrainingOps : public model::Ops {
  public:

@@ -1,4 +1,4 @@
-#include "trainer/training_ops.h"
+#include "trainer/cpu/training_ops.h"
 
 #include <cstring>
 #include <memory>

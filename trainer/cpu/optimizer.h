@@ -15,17 +15,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "trainer/executor.h"
 #include "trainer/model/weight_store.h"
 
 namespace orrery::trainer {
-
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  double clip_grad_norm = 1;  // 0: off
-};
 
 class AdamW {
  public:
@@ -41,7 +34,7 @@ class AdamW {
 
   int64_t steps() const { return steps_; }
 
-  // optimizer.safetensors in `folder`: master weights, both moments, step count.
+  // As optimizer_file.h.
   absl::Status Save(const std::string& folder) const;
   absl::Status Load(const std::string& folder);
 

@@ -1,4 +1,4 @@
-#include "trainer/torch_version.h"
+#include "trainer/cpu/torch_version.h"
 
 #include <torch/headeronly/version.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/optimizer.h"
+#include "trainer/cpu/optimizer.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -7,27 +7,19 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
-#include "trainer/model/safetensors.h"
-#include "trainer/model/safetensors_writer.h"
+#include "trainer/optimizer_file.h"
 
 namespace orrery::trainer {
 namespace {
 
 constexpr int64_t kPieceElements = 1 << 18;
-constexpr char kFileName[] = "/optimizer.safetensors";
 
 at::Tensor Borrow(float* data, int64_t n) { return at::from_blob(data, {n}, at::kFloat); }
-
-model::TensorSource FlatSource(const char* name, std::span<const float> values) {
-  return model::FromBytes(name, model::FileDtype::kF32, {static_cast<int64_t>(values.size())},
-                          std::as_bytes(values));
-}
 
 }  // namespace
 
@@ -64,9 +56,7 @@ void AdamW::Step(std::span<float> grads, double grad_norm, double learning_rate)
   CHECK(std::isfinite(grad_norm));
   CHECK_EQ(grads.size(), master_.size());
   ++steps_;
-  const double clip = options_.clip_grad_norm;
-  const float scale =
-      clip > 0 && grad_norm > clip ? static_cast<float>(clip / (grad_norm + 1e-6)) : 1.0f;
+  const float scale = options_.ClipScale(grad_norm);
   kernels::ParallelFor(static_cast<int64_t>(pieces_.size()), [&](int64_t i) {
     at::set_num_threads(1);  // of this thread's parallel regions
     const Piece& piece = pieces_[i];
@@ -87,42 +77,15 @@ void AdamW::Step(std::span<float> grads, double grad_norm, double learning_rate)
 }
 
 absl::Status AdamW::Save(const std::string& folder) const {
-  const std::vector<model::TensorSource> sources = {FlatSource("master", master_),
-                                                    FlatSource("moment1", moment1_),
-                                                    FlatSource("moment2", moment2_)};
-  return model::WriteSafetensors(folder + kFileName, sources,
-                                 {{"format", "pt"}, {"steps", std::to_string(steps_)}});
+  return SaveOptimizer(folder, master_, moment1_, moment2_, steps_);
 }
 
 absl::Status AdamW::Load(const std::string& folder) {
-  const std::string path = folder + kFileName;
-  ASSIGN_OR_RETURN(const auto file, model::SafetensorsFile::Open(path));
-  const auto load = [&](const char* name, std::vector<float>* to) -> absl::Status {
-    const model::FileTensor* tensor = file->Find(name);
-    if (tensor == nullptr || tensor->num_elements() != static_cast<int64_t>(to->size())) {
-      return InvalidInput(
-          "{}: \"{}\" is missing or not of {} elements: the checkpoint belongs to "
-          "another model",
-          path, name, to->size());
-    }
-    return model::ToFloat32(*tensor, *to);
-  };
-  // All or nothing: a damaged file leaves this as it was.
-  std::vector<float> master(master_.size()), moment1(master_.size()), moment2(master_.size());
-  RETURN_IF_ERROR(load("master", &master));
-  RETURN_IF_ERROR(load("moment1", &moment1));
-  RETURN_IF_ERROR(load("moment2", &moment2));
-  const auto found = file->metadata().find("steps");
-  const std::string text = found == file->metadata().end() ? "" : found->second;
-  int64_t steps = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
-  if (error != std::errc() || end != text.data() + text.size() || steps < 0) {
-    return InvalidInput("{}: metadata \"steps\" is \"{}\", not a count", path, text);
-  }
-  master_.swap(master);
-  moment1_.swap(moment1);
-  moment2_.swap(moment2);
-  steps_ = steps;
+  ASSIGN_OR_RETURN(OptimizerState state, LoadOptimizer(folder, master_.size()));
+  master_.swap(state.master);
+  moment1_.swap(state.moment1);
+  moment2_.swap(state.moment2);
+  steps_ = state.steps;
   return absl::OkStatus();
 }
 
