@@ -29,52 +29,31 @@ void AddColumnSums(const TensorView& dy, float* to) {
   }
 }
 
-void Copy(const TensorView& from, const TensorView& to) {
+}  // namespace
+
+TrainingOps::TrainingOps(const model::WeightStore* weights, const kernels::RopeTable* rope,
+                         bool recompute)
+    : RecordingOps(recompute), weights_(*weights), spec_(weights->spec()), rope_(*rope) {}
+
+void TrainingOps::Copy(const TensorView& from, const TensorView& to) {
   for (int64_t t = 0; t < from.rows; ++t) {
     std::memcpy(to.f32(t), from.f32(t), from.cols * sizeof(float));
   }
 }
 
-}  // namespace
-
-TrainingOps::TrainingOps(const model::WeightStore* weights, const kernels::RopeTable* rope,
-                         bool recompute)
-    : weights_(*weights), spec_(weights->spec()), rope_(*rope), recompute_(recompute) {}
-
 void TrainingOps::Begin(const Batch&, int64_t num_blocks, float* grads) {
   main_.Reset();
   scratch_.Reset();
-  arena_ = &main_;
-  gradients_.clear();
-  tape_.clear();
-  active_tape_ = &tape_;
+  BeginTape(grads != nullptr);
   grads_ = grads;
-  forgetting_ = false;
   const int64_t half = kernels::KvBlocks::NumElements(spec_.heads, num_blocks);
   if (static_cast<int64_t>(kv_memory_.size()) < 2 * half) kv_memory_.resize(2 * half);
   kv_ = {kv_memory_.data(), kv_memory_.data() + half, num_blocks};
 }
 
-Value TrainingOps::Make(int64_t rows, int64_t cols) { return Adopt(arena_->Allocate(rows, cols)); }
-
-Value TrainingOps::Adopt(const TensorView& view) {
-  gradients_.push_back({{}, false, arena_});
-  return {view, static_cast<int32_t>(gradients_.size()) - 1};
-}
-
-TrainingOps::Gradient& TrainingOps::GradOf(const Value& value) {
-  Gradient& g = gradients_[value.id];
-  if (g.view.data == nullptr) g.view = g.arena->Allocate(value.view.rows, value.view.cols);
-  return g;
-}
-
 TensorView TrainingOps::ParamGrad(ParamId id) const {
   const model::Param& p = weights_.layout().params[id];
   return TensorView::Float(grads_ + p.offset, p.rows, p.cols);
-}
-
-void TrainingOps::Record(Step step) {
-  if (recording()) active_tape_->push_back(std::move(step));
 }
 
 Value TrainingOps::Embed(ParamId table, const Batch& batch) {
@@ -105,18 +84,7 @@ std::pair<Value, Value> TrainingOps::AddNorm(const Stream& stream, ParamId weigh
                          ParamGrad(weight).f32());
     dsum.written = true;
     if (!has_delta) return;
-    // Both terms of the sum have its gradient. They may share the memory: the operator that made
-    // delta reads it before anything is added to the residual's.
-    const TensorView view = dsum.view;
-    for (const Value& term : {stream.residual, stream.delta}) {
-      Gradient& g = gradients_[term.id];
-      if (g.view.data != nullptr) {  // made by RerunBlock outside of this block's memory
-        Copy(view, g.view);
-      } else {
-        g.view = view;
-      }
-      g.written = true;
-    }
+    ShareGradient(dsum.view, stream);
   });
   return {sum, normed};
 }
@@ -163,8 +131,7 @@ Value TrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch& batc
     kernels::QkNormRopeGrad(qkv.view, args, dout,
                             p.q_norm == kNoParam ? nullptr : ParamGrad(p.q_norm).f32(),
                             p.k_norm == kNoParam ? nullptr : ParamGrad(p.k_norm).f32());
-    gradients_[qkv.id].view = dout;
-    gradients_[qkv.id].written = true;
+    SetGradient(qkv, dout);
   });
   return out;
 }
@@ -197,7 +164,7 @@ Value TrainingOps::SwiGlu(const Value& gate_up) {
 Value TrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& batch) {
   const model::LayerParams& p = weights_.layout().layers[layer];
   const kernels::ExpertsShape shape = spec_.experts_shape();
-  const TensorView logits = arena_->Allocate(x.view.rows, shape.num_experts);
+  const TensorView logits = Allocate(lifetime(), x.view.rows, shape.num_experts);
   kernels::Linear(x.view, weights_.Packed(p.router), nullptr, kernels::Rounding::kNone, logits);
   const int64_t slots = x.view.rows * shape.top_k;
   const std::span<const int32_t> replay =
@@ -224,49 +191,6 @@ Value TrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& bat
     kernels::LinearGradWeight(logits, x.view, ParamGrad(p.router));
   });
   return out;
-}
-
-Stream TrainingOps::Block(const Stream& in, const std::function<Stream(const Stream&)>& block) {
-  if (!recompute_ || !recording()) return block(in);
-  forgetting_ = true;
-  arena_ = &scratch_;
-  const Stream inside = block(in);
-  arena_ = &main_;
-  forgetting_ = false;
-  const Stream out{Make(inside.residual.view.rows, inside.residual.view.cols),
-                   Make(inside.delta.view.rows, inside.delta.view.cols)};
-  Copy(inside.residual.view, out.residual.view);
-  Copy(inside.delta.view, out.delta.view);
-  scratch_.Reset();
-  Record([=, this] { RerunBlock(in, out, block); });
-  return out;
-}
-
-void TrainingOps::RerunBlock(const Stream& in, const Stream& out,
-                             const std::function<Stream(const Stream&)>& block) {
-  // Gradients of the inputs outlive the block: their memory is made outside of it.
-  GradOf(in.residual);
-  if (in.delta.view.data != nullptr) GradOf(in.delta);
-  std::vector<Step> inner;
-  active_tape_ = &inner;
-  arena_ = &scratch_;
-  const Stream inside = block(in);
-  gradients_[inside.residual.id].view = GradOf(out.residual).view;
-  gradients_[inside.residual.id].written = true;
-  gradients_[inside.delta.id].view = GradOf(out.delta).view;
-  gradients_[inside.delta.id].written = true;
-  RunTape(&inner);
-  arena_ = &main_;
-  active_tape_ = &tape_;
-  scratch_.Reset();
-}
-
-void TrainingOps::RunTape(std::vector<Step>* tape) {
-  while (!tape->empty()) {
-    const Step step = std::move(tape->back());
-    tape->pop_back();
-    step();
-  }
 }
 
 int64_t TrainingOps::Logprobs(const Value& hidden, std::span<const Target> targets,
@@ -339,7 +263,7 @@ void TrainingOps::Backward(std::span<const float> dlogprobs, std::span<const flo
   CHECK_EQ(dlogprobs.size(), targets_.size());
   CHECK_EQ(dentropies.size(), targets_.size());
   BackwardHead(dlogprobs, dentropies);
-  RunTape(&tape_);
+  Replay();
 }
 
 }  // namespace orrery::trainer

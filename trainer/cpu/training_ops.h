@@ -7,8 +7,6 @@
 //   ops.Begin(batch, grads);  hidden = Forward(..., ops);  ops.Logprobs(hidden, targets, ...);
 //   ... the loss turns log-probs into their gradients ...
 //   ops.Backward(dlogprobs, dentropies);
-//
-// With `recompute`, what is inside a block is forgotten and run again when its gradient is due.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +19,11 @@
 #include "trainer/cpu/arena.h"
 #include "trainer/model/transformer.h"
 #include "trainer/packer.h"
+#include "trainer/recording_ops.h"
 
 namespace orrery::trainer {
 
-class TrainingOps : public model::Ops {
+class TrainingOps : public RecordingOps {
  public:
   // Borrowed.
   TrainingOps(const model::WeightStore* weights, const kernels::RopeTable* rope, bool recompute);
@@ -44,8 +43,6 @@ class TrainingOps : public model::Ops {
   model::Value SwiGlu(const model::Value& gate_up) override;
   model::Value RoutedExperts(const model::Value& x, int64_t layer,
                              const model::Batch& batch) override;
-  model::Stream Block(const model::Stream& in,
-                      const std::function<model::Stream(const model::Stream&)>& block) override;
 
   // Log-prob and entropy of every target at a temperature. Returns the index of the first target
   // whose logits are not finite, or -1.
@@ -60,38 +57,22 @@ class TrainingOps : public model::Ops {
   int64_t activation_bytes() const { return main_.bytes() + scratch_.bytes(); }
 
  private:
-  struct Gradient {
-    kernels::TensorView view;
-    bool written = false;
-    Arena* arena = nullptr;
-  };
-  using Step = std::function<void()>;
+  kernels::TensorView Allocate(Lifetime lifetime, int64_t rows, int64_t cols) override {
+    return (lifetime == Lifetime::kMicroBatch ? main_ : scratch_).Allocate(rows, cols);
+  }
+  void FreeBlock() override { scratch_.Reset(); }
+  void Copy(const kernels::TensorView& from, const kernels::TensorView& to) override;
 
-  bool recording() const { return grads_ != nullptr && !forgetting_; }
-  model::Value Make(int64_t rows, int64_t cols);
-  model::Value Adopt(const kernels::TensorView& view);
-  // The gradient of a value; memory is made on first use.
-  Gradient& GradOf(const model::Value& value);
   kernels::TensorView ParamGrad(model::ParamId id) const;
-  void Record(Step step);
-  void RunTape(std::vector<Step>* tape);
-  void RerunBlock(const model::Stream& in, const model::Stream& out,
-                  const std::function<model::Stream(const model::Stream&)>& block);
   kernels::QkNormRopeArgs RopeArgs(int64_t layer, const model::Batch& batch) const;
   void BackwardHead(std::span<const float> dlogprobs, std::span<const float> dentropies);
 
   const model::WeightStore& weights_;
   const model::ModelSpec& spec_;
   const kernels::RopeTable& rope_;
-  const bool recompute_;
 
   float* grads_ = nullptr;
-  bool forgetting_ = false;  // inside a block that will be run again
-  Arena main_, scratch_;     // scratch_: inside a block with recompute
-  Arena* arena_ = &main_;
-  std::vector<Gradient> gradients_;  // by value id
-  std::vector<Step> tape_;
-  std::vector<Step>* active_tape_ = &tape_;
+  Arena main_, scratch_;  // by lifetime
   kernels::KvBlocks kv_;  // of the layer at hand
   std::vector<float> kv_memory_;
 
