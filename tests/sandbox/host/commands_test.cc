@@ -182,7 +182,9 @@ TEST_F(CommandsTest, LocalhostWorks) {
   const auto sandbox = Make();
   for (const std::string address : {"127.0.0.1", "localhost", "::1"}) {
     const ExecResult result = sandbox->Exec(
-        Shell("echo hello | nc -l -p 80 > /tmp/got & for i in 1 2 3 4 5 6 7 8 9; do sleep 0.2; "
+        // The listener's input stays open, or it may leave before the ping is there.
+        Shell("(echo hello; sleep 1) | nc -l -p 80 > /tmp/got & for i in 1 2 3 4 5 6 7 8 9; do "
+              "sleep 0.2; "
               "echo ping | nc " +
               address + " 80 && break; done; wait; cat /tmp/got"));
     EXPECT_NE(result.output.Text().find("hello"), std::string::npos) << result.output.Text();

@@ -121,7 +121,8 @@ TEST(ImportGguf, ConfigHoldsWhatTheKeysSay) {
   EXPECT_STREQ(tokenizer["chat_template"].GetString(), "{{ messages[0]['content'] }}\n\"größer\"");
   EXPECT_STREQ(tokenizer["eos_token"].GetString(), "<|im_end|>");
   const rapidjson::Document generation = tiny.Json("generation_config.json");
-  const auto& vocab = tiny.Json("tokenizer.json")["model"]["vocab"];
+  const rapidjson::Document all = tiny.Json("tokenizer.json");
+  const auto& vocab = all["model"]["vocab"];
   EXPECT_TRUE(generation["eos_token_id"] == vocab["<|im_end|>"]);
 }
 
