@@ -13,7 +13,7 @@
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
-#include "rollout/cuda/device_weights.h"
+#include "trainer/model/cuda/device_weights.h"
 #include "trainer/model/transformer.h"
 
 namespace orrery::rollout::cuda {
@@ -35,7 +35,10 @@ struct StepInput {
   const int32_t* replay_experts = nullptr;
 };
 
+using kernels::cuda::DeviceBuffer;
 using kernels::cuda::Numerics;
+using kernels::cuda::PinnedBuffer;
+using model::DeviceWeights;
 
 struct OpsLimits {
   int64_t max_rows = 0;        // T of a step

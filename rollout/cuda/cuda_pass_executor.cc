@@ -21,7 +21,7 @@ OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) 
   return limits;
 }
 
-CudaPassExecutor::CudaPassExecutor(std::unique_ptr<DeviceWeights> weights,
+CudaPassExecutor::CudaPassExecutor(std::shared_ptr<DeviceWeights> weights,
                                    const model::WeightStore* host,
                                    const kernels::DeviceLimits& device,
                                    const CudaPassExecutorOptions& options)
@@ -31,7 +31,11 @@ CudaPassExecutor::CudaPassExecutor(std::unique_ptr<DeviceWeights> weights,
       executor_(weights_.get(), device, ToOpsLimits(options)) {}
 
 absl::Status CudaPassExecutor::TakeWeights(PolicyVersion version) {
-  if (host_ == nullptr) return Precondition("these weights have no source to change from");
+  if (host_ == nullptr) {
+    if (weights_->version() == version) return absl::OkStatus();
+    return Precondition("the weights on the device are of version {}, not {}", weights_->version(),
+                        version);
+  }
   RETURN_IF_ERROR(CheckHolds(*host_, version));
   weights_->CopyFrom(*host_, executor_.stream());
   return absl::OkStatus();

@@ -17,8 +17,9 @@ struct CudaPassExecutorOptions {
 
 class CudaPassExecutor : public PassExecutor {
  public:
-  // weights: owned. host: borrowed, may be null; TakeWeights copies from it.
-  CudaPassExecutor(std::unique_ptr<DeviceWeights> weights, const model::WeightStore* host,
+  // host: borrowed; TakeWeights copies from it. Null: the weights are changed in place by their
+  // other owner, the trainer, and TakeWeights only looks at their version.
+  CudaPassExecutor(std::shared_ptr<DeviceWeights> weights, const model::WeightStore* host,
                    const kernels::DeviceLimits& device, const CudaPassExecutorOptions& options);
 
   // Extents of a step under these options.
@@ -39,7 +40,7 @@ class CudaPassExecutor : public PassExecutor {
   void AddSample(const Draw& draw, int32_t row, Step* step);
   void AddIds(const Draw& draw, Step* step, Step::Sample* sample);
 
-  std::unique_ptr<DeviceWeights> weights_;
+  std::shared_ptr<DeviceWeights> weights_;
   const model::WeightStore* host_;
   BlockPool pool_;
   CudaExecutor executor_;

@@ -1,27 +1,27 @@
-#include "rollout/cuda/device_weights.h"
+#include "trainer/model/cuda/device_weights.h"
 
 #include <cmath>
 
 #include "kernels/cuda/fill.h"
 #include "orchestrator/base/hash.h"
 
-namespace orrery::rollout::cuda {
+namespace orrery::model {
 
 using kernels::TensorView;
 
-DeviceWeights::DeviceWeights(const model::ModelSpec& spec, kernels::DType dtype)
+DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype)
     : spec_(spec),
       layout_(spec),
       dtype_(dtype),
       memory_(layout_.num_elements * kernels::SizeOf(dtype)) {}
 
-TensorView DeviceWeights::View(model::ParamId id) const {
-  if (id == model::kNoParam) return {};
-  const model::Param& p = layout_.params[id];
+TensorView DeviceWeights::View(ParamId id) const {
+  if (id == kNoParam) return {};
+  const Param& p = layout_.params[id];
   return {memory_.data() + p.offset * kernels::SizeOf(dtype_), dtype_, p.rows, p.cols, p.cols};
 }
 
-void DeviceWeights::CopyFrom(const model::WeightStore& store, cudaStream_t stream) {
+void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {
   CHECK(!store.in_update() && store.dtype() == dtype_ &&
         store.layout().num_elements == layout_.num_elements);
   // The flat buffer does not change hands: a const store has no other way to its bytes.
@@ -32,13 +32,21 @@ void DeviceWeights::CopyFrom(const model::WeightStore& store, cudaStream_t strea
   version_ = store.version();
 }
 
+void DeviceWeights::CopyTo(WeightStore* store, cudaStream_t stream) const {
+  CHECK(store->dtype() == dtype_ && store->layout().num_elements == layout_.num_elements);
+  store->BeginUpdate();
+  CUDA_CHECK(cudaMemcpyAsync(store->flat().data(), memory_.data(),
+                             static_cast<size_t>(memory_.bytes()), cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  store->Commit(version_);
+}
+
 void DeviceWeights::Randomise(uint64_t seed, cudaStream_t stream) {
   const float range = spec_.initializer_range * std::sqrt(3.0f);
   for (size_t i = 0; i < layout_.params.size(); ++i) {
-    const model::Param& p = layout_.params[i];
-    const TensorView view = View(static_cast<model::ParamId>(i));
-    const bool bias =
-        p.kind == model::ParamKind::kQkvBias || p.kind == model::ParamKind::kOutputBias;
+    const Param& p = layout_.params[i];
+    const TensorView view = View(static_cast<ParamId>(i));
+    const bool bias = p.kind == ParamKind::kQkvBias || p.kind == ParamKind::kOutputBias;
     const float low = p.is_vector() ? (bias ? 0.0f : 1.0f) : -range;
     const float high = p.is_vector() ? low : range;
     kernels::cuda::FillUniform(view.data, view.dtype, view.num_elements(), low, high,
@@ -46,4 +54,4 @@ void DeviceWeights::Randomise(uint64_t seed, cudaStream_t stream) {
   }
 }
 
-}  // namespace orrery::rollout::cuda
+}  // namespace orrery::model

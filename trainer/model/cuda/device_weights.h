@@ -1,0 +1,45 @@
+// The weights of a model on the GPU: the flat buffer of WeightLayout, row-major and fused, at one
+// address for its whole life. Rollout engine and trainer may share them. Filled from a WeightStore
+// (whose layout is the same), at random, or by the trainer's steps. An update is enqueued on a
+// stream: what runs on it before sees the old weights, what runs after the new ones.
+#pragma once
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/tensor_view.h"
+#include "trainer/model/weight_store.h"
+
+namespace orrery::model {
+
+class DeviceWeights {
+ public:
+  DeviceWeights(const ModelSpec& spec, kernels::DType dtype);
+
+  const ModelSpec& spec() const { return spec_; }
+  const WeightLayout& layout() const { return layout_; }
+  kernels::DType dtype() const { return dtype_; }
+  int64_t bytes() const { return memory_.bytes(); }
+  PolicyVersion version() const { return version_; }
+  void* data() const { return memory_.data(); }  // flat
+
+  // Device memory, [rows, cols]; data null for kNoParam.
+  kernels::TensorView View(ParamId id) const;
+
+  // REQUIRES: the same spec and dtype; not in an update.
+  void CopyFrom(const WeightStore& store, cudaStream_t stream);
+  // Waits for the device. The store is committed at this version.
+  void CopyTo(WeightStore* store, cudaStream_t stream) const;
+  // Who wrote data() itself says what it holds now, once the writes are done.
+  void Commit(PolicyVersion version) { version_ = version; }
+  // Matrices uniform with the standard deviation initializer_range, norms 1, biases 0: a function
+  // of the seed. For measurements.
+  void Randomise(uint64_t seed, cudaStream_t stream);
+
+ private:
+  ModelSpec spec_;
+  WeightLayout layout_;
+  kernels::DType dtype_;
+  kernels::cuda::DeviceBuffer memory_;
+  PolicyVersion version_ = 0;
+};
+
+}  // namespace orrery::model
