@@ -34,6 +34,7 @@ void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {
 
 void DeviceWeights::CopyTo(WeightStore* store, cudaStream_t stream) const {
   CHECK(store->dtype() == dtype_ && store->layout().num_elements == layout_.num_elements);
+  if (store->version() == version_) return;  // the same weights
   store->BeginUpdate();
   CUDA_CHECK(cudaMemcpyAsync(store->flat().data(), memory_.data(),
                              static_cast<size_t>(memory_.bytes()), cudaMemcpyDeviceToHost, stream));

@@ -26,7 +26,8 @@ class DeviceWeights {
 
   // REQUIRES: the same spec and dtype; not in an update.
   void CopyFrom(const WeightStore& store, cudaStream_t stream);
-  // Waits for the device. The store is committed at this version.
+  // The store is committed at this version; one that holds it already is left alone. Waits for the
+  // device.
   void CopyTo(WeightStore* store, cudaStream_t stream) const;
   // Who wrote data() itself says what it holds now, once the writes are done.
   void Commit(PolicyVersion version) { version_ = version; }

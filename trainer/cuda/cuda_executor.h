@@ -1,0 +1,79 @@
+// The trainer's executor on one GPU, over weights that the rollout engine reads at the same
+// address: the optimizer writes them there, so a sync is a version number. Master weights, moments
+// and the gradient are flat float32 buffers on the device.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/adamw/adamw_cuda.h"
+#include "trainer/cuda/cuda_training_ops.h"
+#include "trainer/executor.h"
+
+namespace orrery::trainer {
+
+struct CudaExecutorOptions : ExecutorOptions {
+  kernels::cuda::Numerics numerics = kernels::cuda::Numerics::kExact;
+  int64_t logits_bytes = CudaTrainingOptions{}.logits_bytes;
+};
+
+class CudaExecutor : public Executor {
+ public:
+  // host: the weights as loaded, committed; borrowed: checkpoints are written through it. weights:
+  // a copy of them on the device, at the same version; shared with the engine. reference: frozen
+  // weights, or null. NotFound where cuBLASLt is missing.
+  static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(
+      model::WeightStore* host, std::shared_ptr<model::DeviceWeights> weights,
+      std::unique_ptr<model::DeviceWeights> reference, const kernels::DeviceLimits& device,
+      const CudaExecutorOptions& options);
+  ~CudaExecutor() override;
+
+  // Bytes of device memory of master weights, moments and gradient.
+  static int64_t StateBytes(const model::WeightLayout& layout) {
+    return 4 * 4 * layout.num_elements;
+  }
+
+  const model::ModelSpec& spec() const override { return weights_->spec(); }
+  kernels::DType dtype() const override { return weights_->dtype(); }
+  bool has_reference() const override { return reference_ != nullptr; }
+  PolicyVersion version() const override { return weights_->version(); }
+  int64_t optimizer_steps() const override { return steps_; }
+
+  absl::Status Score(WeightsOf weights, std::span<const MicroBatch> micros, float temperature,
+                     const ScoreFn& score) override;
+  absl::Status ForwardBackward(std::span<const MicroBatch> micros, float temperature,
+                               const LossFn& loss) override;
+  double GradNorm() override;
+  double Step(double grad_norm, double learning_rate) override;
+  std::vector<float> Gradient() const override;
+  absl::Status Save(const std::string& folder) override;
+  absl::Status Load(const std::string& folder) override;
+
+  // Device memory of activations and workspaces, at its highest so far.
+  int64_t activation_bytes() const { return ops_->device_bytes(); }
+
+ private:
+  CudaExecutor(model::WeightStore* host, std::shared_ptr<model::DeviceWeights> weights,
+               std::unique_ptr<model::DeviceWeights> reference, const CudaExecutorOptions& options);
+
+  absl::Status RunMicroBatch(const MicroBatch& micro, size_t index, float temperature,
+                             const LossFn& loss);
+  std::vector<float> Download(const kernels::cuda::DeviceBuffer& buffer) const;
+  void Upload(std::span<const float> values, const kernels::cuda::DeviceBuffer& buffer);
+
+  model::WeightStore* host_;
+  const std::shared_ptr<model::DeviceWeights> weights_;
+  const std::unique_ptr<model::DeviceWeights> reference_;
+  const CudaExecutorOptions options_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<CudaTrainingOps> ops_;
+  kernels::cuda::DeviceBuffer grads_, master_, moment1_, moment2_;
+  kernels::cuda::DeviceBuffer pieces_, sums_;
+  kernels::cuda::PinnedBuffer norm_;
+  int64_t num_pieces_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace orrery::trainer

@@ -1,0 +1,432 @@
+#include "trainer/cuda/cuda_training_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/embedding/embedding_cuda.h"
+#include "kernels/experts/combine_experts_cuda.h"
+#include "kernels/experts/routed_experts_grad_cuda.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rms_norm/rms_norm_grad_cuda.h"
+#include "kernels/swiglu/swiglu_cuda.h"
+#include "orchestrator/base/status.h"
+
+namespace orrery::trainer {
+
+using kernels::DType;
+using kernels::SizeOf;
+using kernels::TensorView;
+using kernels::cuda::DeviceBuffer;
+using kernels::cuda::LinearLibrary;
+using kernels::cuda::Numerics;
+using kernels::cuda::PinnedBuffer;
+using model::Batch;
+using model::kNoParam;
+using model::ParamId;
+using model::Stream;
+using model::Value;
+
+namespace {
+
+// Row p: cosines, then sines of position p, as RopeTable has them.
+DeviceBuffer UploadRope(const model::ModelSpec& spec) {
+  const kernels::RopeTable table(spec.rope_inv_freq, spec.max_positions);
+  const int64_t bytes = spec.max_positions * spec.heads.head_dim * 4;
+  DeviceBuffer buffer(bytes);
+  CUDA_CHECK(
+      cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+void Zero(const TensorView& view, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(
+      view.data, 0, static_cast<size_t>(view.num_elements() * SizeOf(view.dtype)), stream));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaTrainingOps>> CudaTrainingOps::Create(
+    const model::ModelSpec& spec, const kernels::DeviceLimits& device,
+    const CudaTrainingOptions& options, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(std::unique_ptr<LinearLibrary> library, LinearLibrary::Create());
+  return std::unique_ptr<CudaTrainingOps>(
+      new CudaTrainingOps(spec, device, options, std::move(library), stream));
+}
+
+CudaTrainingOps::CudaTrainingOps(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
+                                 const CudaTrainingOptions& options,
+                                 std::unique_ptr<LinearLibrary> library, cudaStream_t stream)
+    : RecordingOps(options.recompute),
+      spec_(spec),
+      device_(device),
+      options_(options),
+      library_(std::move(library)),
+      stream_(stream),
+      rope_(UploadRope(spec)) {}
+
+TensorView CudaTrainingOps::Allocate(Lifetime lifetime, int64_t rows, int64_t cols) {
+  return (lifetime == Lifetime::kMicroBatch ? main_ : block_).Allocate(dtype(), rows, cols);
+}
+
+void CudaTrainingOps::Copy(const TensorView& from, const TensorView& to) {
+  CHECK(from.row_stride == from.cols && to.row_stride == to.cols && from.dtype == to.dtype &&
+        from.num_elements() == to.num_elements());
+  CUDA_CHECK(cudaMemcpyAsync(to.data, from.data,
+                             static_cast<size_t>(from.num_elements() * SizeOf(from.dtype)),
+                             cudaMemcpyDeviceToDevice, stream_));
+}
+
+int64_t CudaTrainingOps::device_bytes() const {
+  return main_.bytes() + block_.bytes() + workspace_.bytes() + attention_workspace_.bytes() +
+         kv_memory_.bytes() + logits_.bytes();
+}
+
+void CudaTrainingOps::FreeMemory() {
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  main_.Free();
+  block_.Free();
+  for (DeviceBuffer* buffer : {&workspace_, &attention_workspace_, &kv_memory_, &logits_}) {
+    *buffer = DeviceBuffer();
+  }
+}
+
+// Waits where it grows: what is under way may use the old one.
+void* CudaTrainingOps::Workspace(int64_t bytes) {
+  if (workspace_.bytes() < bytes) {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    workspace_ = DeviceBuffer();
+    workspace_ = DeviceBuffer(bytes);
+  }
+  return workspace_.data();
+}
+
+TensorView CudaTrainingOps::ParamGrad(ParamId id) const {
+  const model::Param& p = weights_->layout().params[id];
+  return TensorView::Float(grads_ + p.offset, p.rows, p.cols);
+}
+
+// One layer's keys and values at a time: attention reads them before the next layer writes.
+void CudaTrainingOps::PrepareKv(int64_t num_blocks) {
+  const int64_t bytes = kernels::cuda::KvBlocks::NumBytes(spec_.heads, dtype(), num_blocks);
+  if (kv_memory_.bytes() < bytes) {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    kv_memory_ = DeviceBuffer();
+    kv_memory_ = DeviceBuffer(bytes);
+    // Attention reads whole blocks: what was never written must be finite.
+    CUDA_CHECK(
+        cudaMemsetAsync(kv_memory_.data(), 0, static_cast<size_t>(kv_memory_.bytes()), stream_));
+  }
+  kv_.k = kv_memory_.data();
+  kv_.v = kv_memory_.data() + bytes / 2;
+  kv_.dtype = dtype();
+  kv_.num_blocks = num_blocks;
+  kv_.num_kv_heads = spec_.heads.num_kv_heads;
+  kv_.head_dim = spec_.heads.head_dim;
+}
+
+void CudaTrainingOps::Begin(const MicroBatch& micro, const model::DeviceWeights& weights,
+                            float* grads) {
+  weights_ = &weights;
+  grads_ = grads;
+  main_.Reset();
+  block_.Reset();
+  BeginTape(grads != nullptr);
+  batch_ = micro.batch();
+  std::vector<int32_t> tiles;
+  if (grads != nullptr) {
+    attention_grad_ = kernels::cuda::PlanAttentionGrad(micro.spans, spec_.heads, dtype(), device_);
+    tiles = attention_grad_.Words();
+  }
+  input_.Upload(micro, tiles, stream_);
+  PrepareKv(micro.num_blocks);
+}
+
+Value CudaTrainingOps::Embed(ParamId table, const Batch& batch) {
+  const Value out = Make(batch.num_tokens(), spec_.hidden_size);
+  kernels::cuda::Embedding(weights_->View(table), input_.token_ids(), nullptr, out.view, stream_);
+  Record([this, table, out] {
+    kernels::cuda::AddListedRows(GradOf(out).view, input_.rows_by_token(), ParamGrad(table),
+                                 stream_);
+  });
+  return out;
+}
+
+std::pair<Value, Value> CudaTrainingOps::AddNorm(const Stream& stream, ParamId weight) {
+  const TensorView& x = stream.residual.view;
+  const bool has_delta = stream.delta.view.data != nullptr;
+  const Value sum = has_delta ? Make(x.rows, x.cols) : stream.residual;
+  const Value normed = Make(x.rows, x.cols);
+  kernels::cuda::Delta delta;
+  if (has_delta) delta.rows = stream.delta.view;
+  kernels::cuda::AddRmsNorm(x, delta, weights_->View(weight), spec_.rms_norm_eps, sum.view,
+                            normed.view, stream_);
+  Record([=, this] {
+    const TensorView dnormed = GradOf(normed).view;
+    Gradient& dsum = GradOf(sum);
+    kernels::cuda::RmsNormGrad(
+        dnormed, sum.view, weights_->View(weight), spec_.rms_norm_eps, dsum.written, dsum.view,
+        ParamGrad(weight).f32(),
+        Workspace(kernels::cuda::RmsNormGradWorkspaceBytes(sum.view.rows, sum.view.cols)), stream_);
+    dsum.written = true;
+    if (has_delta) ShareGradient(dsum.view, stream);
+  });
+  return {sum, normed};
+}
+
+void CudaTrainingOps::Product(const TensorView& x, ParamId weight, ParamId bias,
+                              const TensorView& out) {
+  const TensorView w = weights_->View(weight), b = weights_->View(bias);
+  if (options_.numerics == Numerics::kFast && library_->Run(x, w, b, out, stream_)) return;
+  kernels::cuda::Linear(x, w, b, device_, out, stream_, options_.numerics);
+}
+
+Value CudaTrainingOps::Linear(const Value& x, ParamId weight, ParamId bias) {
+  const Value out = Make(x.view.rows, weights_->layout().params[weight].rows);
+  Product(x.view, weight, bias, out.view);
+  Record([=, this] {
+    const TensorView dy = GradOf(out).view;
+    Gradient& dx = GradOf(x);
+    library_->GradInput(dy, weights_->View(weight), dx.written, dx.view, stream_);
+    dx.written = true;
+    library_->GradWeight(dy, x.view, ParamGrad(weight), stream_);
+    if (bias == kNoParam) return;
+    kernels::cuda::GradBias(dy, ParamGrad(bias).f32(),
+                            Workspace(kernels::cuda::GradBiasWorkspaceBytes(dy.rows, dy.cols)),
+                            stream_);
+  });
+  return out;
+}
+
+kernels::cuda::QkNormRopeArgs CudaTrainingOps::RopeArgs(int64_t layer) const {
+  const model::LayerParams& p = weights_->layout().layers[layer];
+  kernels::cuda::QkNormRopeArgs args;
+  args.heads = spec_.heads;
+  args.q_norm = weights_->View(p.q_norm);
+  args.k_norm = weights_->View(p.k_norm);
+  args.eps = spec_.rms_norm_eps;
+  args.rope = rope_.as<float>();
+  args.positions = input_.positions();
+  args.slots = input_.slots();
+  return args;
+}
+
+// The rotated queries live as long as the block's forward: the backward rotates again.
+Value CudaTrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&) {
+  const kernels::cuda::QkNormRopeArgs args = RopeArgs(layer);
+  const model::LayerParams& p = weights_->layout().layers[layer];
+  const Value out = Make(qkv.view.rows, qkv.view.cols);
+  Copy(qkv.view, out.view);
+  kernels::cuda::QkNormRopeWriteKv(out.view, args, kv_, stream_);
+  kernels::cuda::CopyKv(input_.copies(), input_.num_copies(), kv_, stream_);
+  // Keys and values are in the cache alone: the gradient of attention wants them in rows.
+  if (recording()) kernels::cuda::QkNormRopeRows(qkv.view, args, out.view, stream_);
+  Record([=, this] {
+    const TensorView dout = GradOf(out).view;
+    const bool normed = p.q_norm != kNoParam;
+    kernels::cuda::QkNormRopeGrad(
+        qkv.view, args, dout, normed ? ParamGrad(p.q_norm).f32() : nullptr,
+        normed ? ParamGrad(p.k_norm).f32() : nullptr,
+        Workspace(kernels::cuda::QkNormRopeGradWorkspaceBytes(spec_.heads)), stream_);
+    SetGradient(qkv, dout);
+  });
+  return out;
+}
+
+Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {
+  const Value out = Make(qkv.view.rows, spec_.heads.q_width());
+  const kernels::cuda::AttentionPlan plan =
+      kernels::cuda::PlanAttention(spec_.heads, qkv.view.rows, input_.max_position(), device_);
+  if (plan.workspace_bytes > attention_workspace_.bytes()) {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    attention_workspace_ = DeviceBuffer(plan.workspace_bytes);
+    CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
+                               static_cast<size_t>(plan.workspace_bytes), stream_));
+  }
+  kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), input_.attention_rows(),
+                           kv_, plan, attention_workspace_.data(), out.view, stream_);
+  Record([=, this] {
+    Gradient& dqkv = GradOf(qkv);
+    kernels::cuda::AttentionGrad(GradOf(out).view, qkv.view, out.view, spec_.heads,
+                                 spec_.attention_scale(), attention_grad_, input_.extra(),
+                                 Workspace(attention_grad_.workspace_bytes), dqkv.view, stream_);
+    dqkv.written = true;
+  });
+  return out;
+}
+
+Value CudaTrainingOps::SwiGlu(const Value& gate_up) {
+  const Value out = Make(gate_up.view.rows, gate_up.view.cols / 2);
+  kernels::cuda::SwiGlu(gate_up.view, out.view, stream_);
+  Record([=, this] {
+    Gradient& dgate_up = GradOf(gate_up);
+    kernels::cuda::SwiGluGrad(GradOf(out).view, gate_up.view, dgate_up.view, stream_);
+    dgate_up.written = true;
+  });
+  return out;
+}
+
+// Routing of one layer; its arrays live as long as values made now.
+kernels::cuda::Routing CudaTrainingOps::MakeRouting(int64_t rows) {
+  const kernels::ExpertsShape shape = spec_.experts_shape();
+  DeviceArena& arena = lifetime() == Lifetime::kMicroBatch ? main_ : block_;
+  const int64_t slots = rows * shape.top_k;
+  kernels::cuda::Routing routing;
+  routing.weights = reinterpret_cast<float*>(arena.Allocate(slots * 4));
+  routing.experts = reinterpret_cast<int32_t*>(arena.Allocate(slots * 4));
+  routing.counts = reinterpret_cast<int32_t*>(arena.Allocate(shape.num_experts * 4));
+  routing.slots = reinterpret_cast<int32_t*>(arena.Allocate(shape.num_experts * rows * 4));
+  routing.capacity = rows;
+  CUDA_CHECK(
+      cudaMemsetAsync(routing.counts, 0, static_cast<size_t>(shape.num_experts * 4), stream_));
+  return routing;
+}
+
+Value CudaTrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& batch) {
+  CHECK(batch.replay_experts.empty());  // MicroBatch has none
+  const model::LayerParams& p = weights_->layout().layers[layer];
+  const kernels::ExpertsShape shape = spec_.experts_shape();
+  const int64_t rows = x.view.rows, slots = rows * shape.top_k;
+  DeviceArena& arena = lifetime() == Lifetime::kMicroBatch ? main_ : block_;
+  const TensorView logits = arena.Allocate(DType::kFloat32, rows, shape.num_experts);
+  Product(x.view, p.router, kNoParam, logits);
+  const kernels::cuda::Routing routing = MakeRouting(rows);
+  kernels::cuda::RouteTopK(logits, shape, input_.positions(), nullptr, routing, stream_);
+  kernels::cuda::SortExpertLists(routing, shape, rows, stream_);
+  const TensorView gate_up = arena.Allocate(dtype(), slots, 2 * shape.f);
+  kernels::cuda::ExpertsLinear(x.view, shape.top_k, weights_->View(p.experts_gate_up), shape,
+                               routing, device_, gate_up, stream_);
+  // The activation and the experts' outputs are not kept.
+  const int64_t hidden_bytes = (slots * shape.f * SizeOf(dtype()) + 255) / 256 * 256;
+  std::byte* scratch =
+      static_cast<std::byte*>(Workspace(hidden_bytes + slots * shape.d * SizeOf(dtype())));
+  const TensorView hidden{scratch, dtype(), slots, shape.f, shape.f};
+  const TensorView y{scratch + hidden_bytes, dtype(), slots, shape.d, shape.d};
+  kernels::cuda::SwiGlu(gate_up, hidden, stream_);
+  kernels::cuda::ExpertsDown(hidden, weights_->View(p.experts_down), shape, routing, device_, y,
+                             stream_);
+  const Value out = Make(rows, shape.d);
+  kernels::cuda::CombineExperts(y, routing.weights, shape.top_k, out.view, stream_);
+  Record([=, this] { RoutedExpertsBackward({x, out, logits, gate_up, routing, layer}); });
+  return out;
+}
+
+void CudaTrainingOps::RoutedExpertsBackward(const KeptExperts& kept) {
+  const model::LayerParams& p = weights_->layout().layers[kept.layer];
+  const kernels::ExpertsShape shape = spec_.experts_shape();
+  const TensorView& x = kept.x.view;
+  Gradient& dx = GradOf(kept.x);
+  CHECK(!dx.written);
+  kernels::cuda::RoutedExpertsGradArgs args;
+  args.dout = GradOf(kept.out).view;
+  args.x = x;
+  args.gate_up = kept.gate_up;
+  args.w_gate_up = weights_->View(p.experts_gate_up);
+  args.w_down = weights_->View(p.experts_down);
+  args.routing = kept.routing;
+  args.dx = dx.view;
+  args.dweights = reinterpret_cast<float*>(block_.Allocate(x.rows * shape.top_k * 4));
+  args.dw_gate_up = ParamGrad(p.experts_gate_up);
+  args.dw_down = ParamGrad(p.experts_down);
+  kernels::cuda::RoutedExpertsGrad(
+      args, shape, device_,
+      Workspace(kernels::cuda::RoutedExpertsGradWorkspaceBytes(shape, x.rows, dtype())), stream_);
+  dx.written = true;
+  const TensorView dlogits = block_.Allocate(dtype(), x.rows, shape.num_experts);
+  kernels::cuda::RouteTopKGrad(kept.logits, args.dweights, kept.routing, shape, dlogits, stream_);
+  library_->GradInput(dlogits, weights_->View(p.router), /*accumulate=*/true, dx.view, stream_);
+  library_->GradWeight(dlogits, x, ParamGrad(p.router), stream_);
+}
+
+int64_t CudaTrainingOps::HeadRows() const {
+  const int64_t row = spec_.vocab_size * SizeOf(dtype());
+  return std::max<int64_t>(1, std::min(input_.num_targets(), options_.logits_bytes / row));
+}
+
+kernels::cuda::TargetScores CudaTrainingOps::ScoresFrom(int64_t first) const {
+  return {scores_.logprobs + first, scores_.entropies + first, scores_.maxima + first,
+          scores_.log_sums + first, scores_.finite + first};
+}
+
+// Logits of targets [first, first + count).
+void CudaTrainingOps::HeadChunk(int64_t first, int64_t count, TensorView* logits) {
+  *logits = {logits_.data(), dtype(), count, spec_.vocab_size, spec_.vocab_size};
+  Product(head_rows_.Rows(first, count), weights_->layout().head, kNoParam, *logits);
+}
+
+int64_t CudaTrainingOps::Logprobs(const Value& hidden, float temperature, std::span<float> logprobs,
+                                  std::span<float> entropies) {
+  const int64_t n = input_.num_targets();
+  CHECK(static_cast<int64_t>(logprobs.size()) == n && static_cast<int64_t>(entropies.size()) == n);
+  hidden_ = hidden;
+  temperature_ = temperature;
+  if (n == 0) return -1;
+  const int64_t rows = HeadRows();
+  const int64_t logits_bytes = rows * spec_.vocab_size * SizeOf(dtype());
+  if (logits_.bytes() < logits_bytes) {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    logits_ = DeviceBuffer();
+    logits_ = DeviceBuffer(logits_bytes);
+  }
+  head_rows_ = Allocate(Lifetime::kMicroBatch, n, hidden.view.cols);
+  kernels::cuda::GatherRows(hidden.view, input_.target_rows(), head_rows_, stream_);
+  // Log-probs, entropies and flags are one block: one copy brings them to the host.
+  float* scores = reinterpret_cast<float*>(main_.Allocate(5 * n * 4));
+  scores_ = {scores, scores + n, scores + 3 * n, scores + 4 * n,
+             reinterpret_cast<int32_t*>(scores + 2 * n)};
+  for (int64_t first = 0; first < n; first += rows) {
+    const int64_t count = std::min(rows, n - first);
+    TensorView logits;
+    HeadChunk(first, count, &logits);
+    kernels::cuda::ScoreTargets(logits, input_.target_ids() + first, temperature, ScoresFrom(first),
+                                stream_);
+  }
+  const int64_t bytes = 3 * n * 4;
+  if (pinned_.bytes() < bytes) pinned_ = PinnedBuffer(2 * bytes);
+  CUDA_CHECK(cudaMemcpyAsync(pinned_.data(), scores, static_cast<size_t>(bytes),
+                             cudaMemcpyDeviceToHost, stream_));
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  const float* from = pinned_.as<float>();
+  std::copy(from, from + n, logprobs.begin());
+  std::copy(from + n, from + 2 * n, entropies.begin());
+  const int32_t* finite = reinterpret_cast<const int32_t*>(from + 2 * n);
+  const int64_t bad = std::find(finite, finite + n, 0) - finite;
+  return bad == n ? -1 : bad;
+}
+
+void CudaTrainingOps::BackwardHead(const float* dlogprobs, const float* dentropies) {
+  const int64_t n = input_.num_targets(), rows = HeadRows();
+  const ParamId head = weights_->layout().head;
+  const TensorView drows = Allocate(Lifetime::kMicroBatch, n, head_rows_.cols);
+  for (int64_t first = 0; first < n; first += rows) {
+    const int64_t count = std::min(rows, n - first);
+    TensorView logits{logits_.data(), dtype(), count, spec_.vocab_size, spec_.vocab_size};
+    if (rows < n) HeadChunk(first, count, &logits);  // else they are still there
+    kernels::cuda::LogSoftmaxGrad(logits, input_.target_ids() + first, temperature_,
+                                  ScoresFrom(first), dlogprobs + first, dentropies + first,
+                                  stream_);
+    library_->GradWeight(logits, head_rows_.Rows(first, count), ParamGrad(head), stream_);
+    library_->GradInput(logits, weights_->View(head), /*accumulate=*/false,
+                        drows.Rows(first, count), stream_);
+  }
+  Gradient& dhidden = GradOf(hidden_);
+  Zero(dhidden.view, stream_);
+  kernels::cuda::AddListedRows(drows, input_.targets_by_row(), dhidden.view, stream_);
+  dhidden.written = true;
+}
+
+void CudaTrainingOps::Backward(std::span<const float> dlogprobs,
+                               std::span<const float> dentropies) {
+  const auto n = static_cast<size_t>(input_.num_targets());
+  CHECK(grads_ != nullptr && dlogprobs.size() == n && dentropies.size() == n);
+  if (n == 0) return;
+  // Logprobs has waited: the pinned block is free.
+  float* to = pinned_.as<float>();
+  std::copy(dlogprobs.begin(), dlogprobs.end(), to);
+  std::copy(dentropies.begin(), dentropies.end(), to + n);
+  float* device = reinterpret_cast<float*>(main_.Allocate(static_cast<int64_t>(2 * n * 4)));
+  CUDA_CHECK(cudaMemcpyAsync(device, to, 2 * n * 4, cudaMemcpyHostToDevice, stream_));
+  BackwardHead(device, device + n);
+  Replay();
+}
+
+}  // namespace orrery::trainer
