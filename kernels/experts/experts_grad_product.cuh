@@ -1,0 +1,415 @@
+// The experts' products of training on Hopper's warpgroup instructions, all three of them one
+// kernel: tiles of 128 by 256, slabs of 64 terms, operands read by the experts' lists.
+//
+//   kForward  out[slot, n] = sum_k a[row, k] w_e[n, k]
+//   kInput    out[slot, n] = sum_k a[row, k] w_e[k, n]
+//   kWeight   dw_e[m, n] += sum over the list of a[row, m] b[row, n]
+//
+// Four producer warps copy 16 bytes a thread into a ring of stages; two consumer warpgroups take 64
+// rows of the tile each, and one without rows has nothing to do. Operands lie as they are in
+// memory: where sums run over rows, the instruction reads them transposed. Persistent thread
+// blocks.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/wgmma_operands.cuh"
+#include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/linear/tile_list.cuh"
+
+namespace orrery::kernels::cuda {
+
+enum class ExpertsProduct { kForward, kInput, kWeight };
+
+constexpr int kGradMaxExperts = 512;
+constexpr int kTileM = 128, kTileN = 256, kSlab = 64;
+
+// Rows of a matrix by slot: one a slot, or one a token.
+struct SlotRows {
+  const bf16* data = nullptr;
+  int64_t stride = 0;
+  int slots_per_row = 1;
+  __device__ __forceinline__ const bf16* Row(int slot) const {
+    return data + static_cast<int64_t>(slots_per_row == 1 ? slot : slot / slots_per_row) * stride;
+  }
+};
+
+struct ExpertsTile {
+  int expert, m, n;      // first row (of the list, or of dw_e), first column
+  int num_m, num_n;      // valid ones
+  int depth;             // terms of a sum
+  const int32_t* slots;  // of the rows, or of the terms
+};
+
+template <ExpertsProduct kProduct>
+struct ExpertsGradProblem {
+  static constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+  struct Shared {
+    int first_tile[kGradMaxExperts + 1];
+  };
+  using Tile = ExpertsTile;
+
+  SlotRows a, b;        // b: kWeight alone
+  const bf16* w;        // the others
+  int64_t weight_rows;  // of an expert
+  int64_t weight_stride;
+  void* out;
+  int64_t out_stride;
+  const int32_t* counts;
+  const int32_t* slots;
+  int64_t capacity;
+  int num_experts, m, n, depth;  // m: kWeight alone; depth: the others
+
+  __device__ int Count(int e) const { return min(counts[e], static_cast<int>(capacity)); }
+  __device__ int RowTiles(int e) const {
+    return kWeight ? (Count(e) > 0 ? (m + kTileM - 1) / kTileM : 0)
+                   : (Count(e) + kTileM - 1) / kTileM;
+  }
+  __device__ int ColumnTiles() const { return (n + kTileN - 1) / kTileN; }
+
+  // For TileList. Contains the wait for the predecessor, which made the lists.
+  __device__ void Prepare(Shared* shared, int warp, int lane) const {
+    WaitForPredecessor();
+    if (warp != 0) return;
+    const int share = (num_experts + 31) / 32;
+    const int begin = min(lane * share, num_experts), end = min(begin + share, num_experts);
+    int tiles = 0;
+    for (int e = begin; e < end; ++e) tiles += RowTiles(e) * ColumnTiles();
+    int before = tiles;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, before, d);
+      if (lane >= d) before += other;
+    }
+    if (lane == 31) shared->first_tile[num_experts] = before;
+    before -= tiles;
+    for (int e = begin; e < end; ++e) {
+      shared->first_tile[e] = before;
+      before += RowTiles(e) * ColumnTiles();
+    }
+  }
+  __device__ int NumTiles(const Shared& shared) const { return shared.first_tile[num_experts]; }
+  __device__ Tile GetTile(const Shared& shared, int t) const {
+    int low = 0, high = num_experts;  // first_tile[low] <= t < first_tile[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (shared.first_tile[middle] <= t ? low : high) = middle;
+    }
+    const int row_tiles = RowTiles(low), local = t - shared.first_tile[low], count = Count(low);
+    Tile tile;
+    tile.expert = low;
+    tile.m = local % row_tiles * kTileM;
+    tile.n = local / row_tiles * kTileN;
+    tile.num_m = min((kWeight ? m : count) - tile.m, kTileM);
+    tile.num_n = min(n - tile.n, kTileN);
+    tile.depth = kWeight ? count : depth;
+    tile.slots = slots + low * capacity + (kWeight ? 0 : tile.m);
+    return tile;
+  }
+};
+
+struct ExpertsGradShape {
+  static constexpr int kStages = 4;
+  static constexpr int kLag = 2;  // stages a producer issues before it vouches for one
+  static constexpr int kConsumers = 256, kProducers = 128;  // threads
+  static constexpr int kThreads = kConsumers + kProducers;
+  static constexpr int kStageBytes = (kTileM + kTileN) * 2 * kSlab;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // and room to align
+  // A block is launched with 168 registers a thread; producers give back some of theirs.
+  static constexpr int kProducerRegisters = 96, kConsumerRegisters = 200;
+  static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
+                kThreads * 168);
+};
+
+// One thread of the producers: chunk `thread % 8` of rows thread / 8 + 16 i of every panel.
+template <ExpertsProduct kProduct>
+struct ExpertsProducer {
+  static constexpr int kRowStep = ExpertsGradShape::kProducers / 8;
+  static constexpr int kOwnA = kTileM / kRowStep;    // rows of a, where they are the tile's
+  static constexpr int kOwnSlab = kSlab / kRowStep;  // rows of a slab
+  static constexpr int kPanel = kSlab * 128;         // bytes of 64 columns of a slab
+  static constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+
+  const ExpertsGradProblem<kProduct>& problem;
+  int row, column, offset;
+  ExpertsTile tile;
+  const bf16* tokens[kWeight ? 1 : kOwnA];
+  const bf16* weights;
+  int next_slots[kOwnSlab];  // of the slab to come; negative: none
+
+  __device__ ExpertsProducer(const ExpertsGradProblem<kProduct>& p, int thread)
+      : problem(p),
+        row(thread / 8),
+        column(8 * (thread % 8)),
+        offset(row * 128 + ((thread % 8) ^ (row & 7)) * 16) {}
+
+  __device__ __forceinline__ void LookUp(int first) {
+#pragma unroll
+    for (int i = 0; i < kOwnSlab; ++i) {
+      const int at = first + row + i * kRowStep;
+      next_slots[i] = at < tile.depth ? tile.slots[at] : -1;
+    }
+  }
+  __device__ void Start(const ExpertsTile& t) {
+    tile = t;
+    if constexpr (kWeight) {
+      LookUp(0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOwnA; ++i) {
+        const int r = row + i * kRowStep;
+        tokens[i] = r < t.num_m ? problem.a.Row(t.slots[r]) + column : nullptr;
+      }
+      weights = problem.w + t.expert * problem.weight_rows * problem.weight_stride + column;
+      weights += kProduct == ExpertsProduct::kForward ? (t.n + row) * problem.weight_stride
+                                                      : row * problem.weight_stride + t.n;
+    }
+  }
+  __device__ __forceinline__ void Copy(char* stage, int k0) {
+    char* b = stage + kTileM * 128;
+    if constexpr (kWeight) {
+      CopyTerms(stage, b, k0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOwnA; ++i) {
+        if (tokens[i] != nullptr) AsyncCopy16(stage + offset + i * kRowBytes, tokens[i] + k0);
+      }
+      CopyWeights(b, k0);
+    }
+  }
+
+ private:
+  static constexpr int kRowBytes = kRowStep * 128;  // between this thread's rows
+
+  __device__ __forceinline__ void CopyWeights(char* b, int k0) const {
+    if constexpr (kProduct == ExpertsProduct::kForward) {
+#pragma unroll
+      for (int i = 0; i < kTileN / kRowStep; ++i) {
+        if (row + i * kRowStep >= tile.num_n) continue;
+        AsyncCopy16(b + offset + i * kRowBytes,
+                    weights + i * kRowStep * problem.weight_stride + k0);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOwnSlab; ++i) {
+        const bf16* from = weights + (k0 + i * kRowStep) * problem.weight_stride;
+#pragma unroll
+        for (int p = 0; p < kTileN / 64; ++p) {
+          if (64 * p + column >= tile.num_n) continue;
+          AsyncCopy16(b + p * kPanel + offset + i * kRowBytes, from + 64 * p);
+        }
+      }
+    }
+  }
+  // Rows of a and b by the list's next slots; zeros past its end.
+  __device__ __forceinline__ void CopyTerms(char* a, char* b, int k0) {
+    int slots[kOwnSlab];
+#pragma unroll
+    for (int i = 0; i < kOwnSlab; ++i) slots[i] = next_slots[i];
+    LookUp(k0 + kSlab);
+#pragma unroll
+    for (int i = 0; i < kOwnSlab; ++i) {
+      const bool valid = slots[i] >= 0;
+      const int slot = max(slots[i], 0), at = offset + i * kRowBytes;
+      const bf16* from_a = problem.a.Row(slot) + tile.m + column;
+      const bf16* from_b = problem.b.Row(slot) + tile.n + column;
+#pragma unroll
+      for (int p = 0; p < kTileM / 64; ++p) {
+        if (64 * p + column >= tile.num_m) continue;
+        AsyncCopy16OrZero(a + p * kPanel + at, from_a + 64 * p, valid);
+      }
+#pragma unroll
+      for (int p = 0; p < kTileN / 64; ++p) {
+        if (64 * p + column >= tile.num_n) continue;
+        AsyncCopy16OrZero(b + p * kPanel + at, from_b + 64 * p, valid);
+      }
+    }
+  }
+};
+
+// x[j]: word `lane % 4` of row j, over the four lanes of a quad; then x[j]: word j of row lane % 4.
+__device__ __forceinline__ void TransposeQuad(uint32_t (&x)[4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const auto swap_if = [](bool yes, uint32_t& a, uint32_t& b) {
+    const uint32_t keep = a;
+    a = yes ? b : a;
+    b = yes ? keep : b;
+  };
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const int other = 3 - bit;  // pairs (0, bit) and (other, 3)
+    swap_if(t & bit, x[0], x[bit]);
+    swap_if(t & bit, x[other], x[3]);
+    x[bit] = __shfl_xor_sync(~0u, x[bit], bit);
+    x[3] = __shfl_xor_sync(~0u, x[3], bit);
+    swap_if(t & bit, x[0], x[bit]);
+    swap_if(t & bit, x[other], x[3]);
+  }
+}
+
+// A warp's 16 rows from `row` of the tile on, 128 columns from `column` on.
+template <typename Problem>
+__device__ void StoreBf16(const Problem& problem, const ExpertsTile& tile, int row, int column,
+                          const float (&sums)[64]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + g + 8 * half;
+    bf16* out = static_cast<bf16*>(problem.out) + tile.n + column + 8 * t +
+                (r < tile.num_m ? tile.slots[r] : 0) * problem.out_stride;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      uint32_t x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 4 * (4 * q + j) + 2 * half;
+        x[j] = PackBf16(sums[at], sums[at + 1]);
+      }
+      TransposeQuad(x);
+      if (r < tile.num_m && column + 32 * q + 8 * t < tile.num_n) {
+        *reinterpret_cast<uint4*>(out + 32 * q) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+    }
+  }
+}
+
+// The same, added to float32 memory that no other thread touches: sent to the L2, not waited for.
+template <typename Problem>
+__device__ void AddFloat(const Problem& problem, const ExpertsTile& tile, int row, int column,
+                         const float (&sums)[64]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, odd = t & 1;
+  const int64_t first_row = int64_t{tile.expert} * problem.m + tile.m;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + g + 8 * half;
+    float* out = static_cast<float*>(problem.out) + (first_row + r) * problem.out_stride + tile.n;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+      const int at = 4 * j + 2 * half;
+      // Even lanes take columns of fragment j, odd ones of j + 1, four each.
+      const float x = __shfl_xor_sync(~0u, odd ? sums[at] : sums[at + 4], 1);
+      const float y = __shfl_xor_sync(~0u, odd ? sums[at + 1] : sums[at + 5], 1);
+      const float4 v = odd ? make_float4(x, y, sums[at + 4], sums[at + 5])
+                           : make_float4(sums[at], sums[at + 1], x, y);
+      const int c = column + 8 * (j + odd) + 2 * (t - odd);
+      if (r < tile.num_m && c < tile.num_n) {
+        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(out + c), "f"(v.x),
+                     "f"(v.y), "f"(v.z), "f"(v.w)
+                     : "memory");
+      }
+    }
+  }
+}
+
+template <ExpertsProduct kProduct>
+__global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
+    ExpertsGradKernel(const __grid_constant__ ExpertsGradProblem<kProduct> problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // elsewhere it is never chosen: DeviceLimits::wgmma
+  using Shape = ExpertsGradShape;
+  using Problem = ExpertsGradProblem<kProduct>;
+  constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+  constexpr bool kColumnsB = kProduct != ExpertsProduct::kForward;
+  extern __shared__ char unaligned[];
+  char* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ TileList<Problem> tiles;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  if (thread == 0) {
+    for (int s = 0; s < Shape::kStages; ++s) {
+      BarrierInit(&full[s], Shape::kProducers);
+      BarrierInit(&empty[s], Shape::kConsumers / 32);
+    }
+    BarrierInitFence();
+  }
+  const int num_mine = tiles.Make(problem);
+  LetSuccessorStart();
+
+  if (thread >= Shape::kConsumers) {
+    KeepRegisters<Shape::kProducerRegisters>();
+    ExpertsProducer<kProduct> p(problem, thread - Shape::kConsumers);
+    RingPosition ring;
+    int vouched = 0, issued = 0;
+    const auto vouch = [&] {  // this thread's copies for the oldest open stage have landed
+      FenceForTensorCores();
+      BarrierArrive(&full[vouched++ % Shape::kStages]);
+    };
+    for (int i = 0; i < num_mine; ++i) {
+      const ExpertsTile tile = tiles.At(problem, i);
+      p.Start(tile);
+      for (int k0 = 0; k0 < tile.depth; k0 += kSlab) {
+        BarrierWait(&empty[ring.stage], ring.phase ^ 1);
+        p.Copy(stages + ring.stage * Shape::kStageBytes, k0);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (++issued > Shape::kLag) {
+          asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kLag) : "memory");
+          vouch();
+        }
+        ring.Advance(Shape::kStages);
+      }
+    }
+    WaitForOwnCopies();
+    while (vouched < issued) vouch();
+    return;
+  }
+
+  TakeRegisters<Shape::kConsumerRegisters>();
+  const int first_row = 64 * (warp / 4);
+  RingPosition ring;
+  for (int i = 0; i < num_mine; ++i) {
+    const ExpertsTile tile = tiles.At(problem, i);
+    float sums[2][64];
+    const bool busy = first_row < tile.num_m;
+    int held = -1;  // stage that the products under way still read
+    for (int k0 = 0; k0 < tile.depth; k0 += kSlab) {
+      BarrierWait(&full[ring.stage], ring.phase);
+      const char* a = stages + ring.stage * Shape::kStageBytes;
+      const char* b = a + kTileM * 128;
+      if (busy) {
+        WgmmaFence();
+#pragma unroll
+        for (int kk = 0; kk < kSlab; kk += 16) {
+          const uint64_t left = kWeight ? ColumnOperand(a, kSlab, kk, first_row)
+                                        : RowOperand(a, kTileM, first_row, kk);
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const uint64_t right = kColumnsB ? ColumnOperand(b, kSlab, kk, 128 * h)
+                                             : RowOperand(b, kTileN, 128 * h, kk);
+            WgmmaShared<kWeight, kColumnsB>(sums[h], left, right, k0 > 0 || kk > 0);
+          }
+        }
+        WgmmaCommit();
+        WgmmaWait<1>();
+      }
+      if (held >= 0 && thread % 32 == 0) BarrierArrive(&empty[held]);
+      held = ring.stage;
+      ring.Advance(Shape::kStages);
+    }
+    WgmmaWait<0>();
+    if (thread % 32 == 0) BarrierArrive(&empty[held]);
+    if (!busy) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      FenceRegisters(sums[h]);
+      const int row = first_row + 16 * (warp % 4);
+      if constexpr (kWeight) {
+        AddFloat(problem, tile, row, 128 * h, sums[h]);
+      } else {
+        StoreBf16(problem, tile, row, 128 * h, sums[h]);
+      }
+    }
+  }
+#endif
+}
+
+template <ExpertsProduct kProduct>
+void LaunchExpertsGrad(const ExpertsGradProblem<kProduct>& problem, int64_t max_tiles, int num_sms,
+                       cudaStream_t stream) {
+  static const bool allowed = [] {
+    AllowSharedBytes(ExpertsGradKernel<kProduct>, ExpertsGradShape::kSharedBytes);
+    return true;
+  }();
+  (void)allowed;
+  const int64_t grid = max_tiles < num_sms ? max_tiles : num_sms;
+  Launch(ExpertsGradKernel<kProduct>, dim3(static_cast<unsigned>(grid)),
+         dim3(ExpertsGradShape::kThreads), ExpertsGradShape::kSharedBytes, stream, problem);
+}
+
+}  // namespace orrery::kernels::cuda
