@@ -111,10 +111,6 @@ void CheckEngine(const RolloutConfig& rollout, Problems& problems) {
                  "{} is less than one block of {} tokens; make it larger, or 0 to have it computed",
                  rollout.kv_tokens, kBlockTokens);
   }
-  if (rollout.numerics == "fast" && rollout.device == "cpu") {
-    problems.Add("rollout.numerics",
-                 "fast has no effect on the CPU; remove it, or set rollout.device: cuda");
-  }
 }
 
 void CheckSampling(const SamplingConfig& sampling, Problems& problems) {

@@ -19,8 +19,10 @@ struct RunConfig {
   std::string name = "run";
   std::string directory = "runs";  // the run lands in directory/name
   int64_t seed = 1;
-  int64_t steps = 60;   // rollout steps
-  int64_t threads = 0;  // CPU threads; 0: all cores
+  int64_t steps = 60;              // rollout steps
+  int64_t threads = 0;             // CPU threads; 0: all cores
+  std::string device = "auto";     // auto, cpu, cuda: where the model samples and learns
+  std::string numerics = "exact";  // exact, fast: of a GPU
   bool operator==(const RunConfig&) const = default;
 };
 
@@ -89,8 +91,6 @@ struct RolloutConfig {
   int64_t kv_tokens = 0;      // size of the KV cache in tokens; 0: what max_running needs
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
-  std::string device = "cpu";      // cpu, cuda: where sequences are sampled
-  std::string numerics = "exact";  // exact, fast: of a GPU
   bool operator==(const RolloutConfig&) const = default;
 };
 

@@ -90,6 +90,13 @@ void ForEach(RunConfig& c, V& v) {
   v(c.seed, Field("seed", "everything random is derived from it").In({0}));
   v(c.steps, Field("steps", "rollout steps of the run").Unit("steps").In(kPositiveCount));
   v(c.threads, Field("threads", "CPU threads; 0: all cores").Unit("threads").In({0, 4096}));
+  v(c.device, Field("device", "where the model samples and learns; auto: a GPU where there is one")
+                  .OneOf({"auto", "cpu", "cuda"}));
+  v(c.numerics,
+    Field("numerics",
+          "exact: the trainer's log-probs are the sampler's, bit for bit, whatever else "
+          "runs; fast: libraries and split sums on a GPU (a CPU is always exact)")
+        .OneOf({"exact", "fast"}));
 }
 
 template <typename V>
@@ -195,12 +202,6 @@ void ForEach(RolloutConfig& c, V& v) {
                                 .Unit("tokens")
                                 .In(kPositiveCount));
   v(c.prefix_sharing, Field("prefix_sharing", "compute a group's prompt once"));
-  v(c.device, Field("device", "where sequences are sampled; training is on the CPU either way")
-                  .OneOf({"cpu", "cuda"}));
-  v(c.numerics, Field("numerics",
-                      "exact: a response does not depend on what else runs, bit for bit; fast: "
-                      "libraries and split sums, on a GPU")
-                    .OneOf({"exact", "fast"}));
 }
 
 template <typename V>

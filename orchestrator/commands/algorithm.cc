@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/gpu.h"
 
 namespace orrery::commands {
 namespace {
@@ -120,6 +121,12 @@ absl::StatusOr<ResolvedExperiment> ResolveAuto(const configs::Experiment& experi
   }
   if (!resolved.what.empty()) {
     resolved.what = fmt::format("auto, by {}: {}", algorithm.name, resolved.what);
+  }
+  if (resolved.experiment.run.device == "auto") {
+    ResolveDevice(&resolved.experiment);
+    if (!resolved.what.empty()) resolved.what += "; ";
+    resolved.what +=
+        fmt::format("auto, by this machine: run.device {}", resolved.experiment.run.device);
   }
   return resolved;
 }

@@ -10,7 +10,7 @@
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/algorithm.h"
-#include "orchestrator/commands/gpu_engine.h"
+#include "orchestrator/commands/gpu.h"
 #include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
 #include "orchestrator/hub/hub.h"
@@ -129,7 +129,12 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
     ASSIGN_OR_RETURN(reference, LoadWeights(e.model, session.store->spec(), session.model_folder,
                                             static_cast<uint64_t>(e.run.seed)));
   }
-  return trainer::MakeCpuTrainer(session.store.get(), std::move(reference), t);
+  if (session.gpu == nullptr) {
+    return trainer::MakeCpuTrainer(session.store.get(), std::move(reference), t);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<trainer::Executor> executor,
+                   session.gpu->MakeExecutor(t, reference.get()));
+  return trainer::PolicyTrainer::Create(std::move(executor), t);
 }
 
 // A dataset without the rows at some indices.
@@ -322,10 +327,13 @@ SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::M
   return s;
 }
 
-absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& e,
+absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& experiment,
                                                      const SessionOptions& options) {
-  kernels::SetNumThreads(static_cast<int>(e.run.threads));
   auto session = std::make_unique<Session>();
+  session->experiment = experiment;
+  ResolveDevice(&session->experiment);
+  const configs::Experiment& e = session->experiment;
+  kernels::SetNumThreads(static_cast<int>(e.run.threads));
   ASSIGN_OR_RETURN(session->model_folder, ResolveModelSource(e.model.path));
   ASSIGN_OR_RETURN(session->codec,
                    rollout::CheckpointCodec::Load(session->model_folder, e.data.chat_variables));
@@ -339,13 +347,15 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
   RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
   ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
+  if (e.run.device == "cuda") {
+    ASSIGN_OR_RETURN(session->gpu, Gpu::Open(e, session->store.get()));
+  }
   if (options.for_training) {
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
   }
   ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
-  if (e.rollout.device == "cuda") {
-    ASSIGN_OR_RETURN(session->engine,
-                     MakeGpuEngine(e, engine, session->store.get(), session->codec.get()));
+  if (session->gpu != nullptr) {
+    ASSIGN_OR_RETURN(session->engine, session->gpu->MakeEngine(engine, session->codec.get()));
   } else {
     RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
     session->engine =

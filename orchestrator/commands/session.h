@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "configs/experiment.h"
+#include "orchestrator/commands/gpu.h"
 #include "orchestrator/data/dataset.h"
 #include "orchestrator/loop/evaluation.h"
 #include "rollout/engine.h"
@@ -21,10 +22,12 @@ struct SessionOptions {
 };
 
 struct Session {
+  configs::Experiment experiment;  // as given, the device resolved
   std::string model_folder;
   std::unique_ptr<rollout::CheckpointCodec> codec;
   std::unique_ptr<data::Dataset> dataset;
   std::unique_ptr<model::WeightStore> store;
+  std::unique_ptr<Gpu> gpu;  // null on the CPU
   std::unique_ptr<Grader> grader;
   std::unique_ptr<trainer::PolicyTrainer> trainer;  // null unless for_training
   std::unique_ptr<rollout::Engine> engine;          // goes before what it borrows

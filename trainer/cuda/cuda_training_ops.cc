@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/experts/combine_experts_cuda.h"
@@ -63,6 +64,30 @@ CudaTrainingOps::CudaTrainingOps(const model::ModelSpec& spec, const kernels::De
       library_(std::move(library)),
       stream_(stream),
       rope_(UploadRope(spec)) {}
+
+int64_t CudaTrainingOps::EstimateBytes(const model::ModelSpec& spec, DType dtype, int64_t t,
+                                       const CudaTrainingOptions& options) {
+  const int64_t d = spec.hidden_size, size = SizeOf(dtype);
+  const auto [k, e, fe] = std::tuple(spec.experts_per_token, spec.num_experts, spec.expert_width);
+  // Elements a token of one layer: two sums and two norms, the projection before and after the
+  // rotation, attention's output, its projection; then the MLP.
+  const int64_t attention = 4 * d + 2 * spec.heads.qkv_width() + spec.heads.q_width() + d;
+  const int64_t dense = 3 * spec.intermediate_size + d;
+  const int64_t experts = k * 2 * fe + d;
+  int64_t layers = 0, largest = 0;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    const int64_t mlp = spec.moe(layer) ? experts * size + 8 * (e + k) : dense * size;
+    const int64_t bytes = attention * size + mlp;
+    layers += options.recompute ? 2 * d * size : bytes;
+    largest = std::max(largest, bytes);
+  }
+  // Gradients inside one block, and of the block's input in each layer.
+  layers += (options.recompute ? 2 : 1) * largest + spec.num_layers * d * size;
+  int64_t workspace = spec.heads.q_width() * 4 + 4 * spec.heads.num_heads;
+  if (spec.has_moe()) workspace = std::max(workspace, k * (2 * fe + 2 * d + fe) * size);
+  const int64_t head = 4 * d * size + 7 * 4;
+  return t * (layers + workspace + head + spec.heads.qkv_width() * size) + options.logits_bytes;
+}
 
 TensorView CudaTrainingOps::Allocate(Lifetime lifetime, int64_t rows, int64_t cols) {
   return (lifetime == Lifetime::kMicroBatch ? main_ : block_).Allocate(dtype(), rows, cols);

@@ -44,6 +44,11 @@ class CudaTrainingOps : public RecordingOps {
       const model::ModelSpec& spec, const kernels::DeviceLimits& device,
       const CudaTrainingOptions& options, cudaStream_t stream);
 
+  // Device memory that micro-batches of so many tokens will take: activations, their gradients,
+  // workspaces and logits. An upper bound for packed batches without long shared prompts.
+  static int64_t EstimateBytes(const model::ModelSpec& spec, kernels::DType dtype,
+                               int64_t micro_batch_tokens, const CudaTrainingOptions& options);
+
   // weights: borrowed until the next Begin. grads: device, flat; Backward adds to it. Null: scores
   // only.
   void Begin(const MicroBatch& micro, const model::DeviceWeights& weights, float* grads);

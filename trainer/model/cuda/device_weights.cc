@@ -15,6 +15,13 @@ DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype)
       dtype_(dtype),
       memory_(layout_.num_elements * kernels::SizeOf(dtype)) {}
 
+std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
+  auto weights = std::make_unique<DeviceWeights>(store.spec(), store.dtype());
+  weights->CopyFrom(store, /*stream=*/nullptr);
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  return weights;
+}
+
 TensorView DeviceWeights::View(ParamId id) const {
   if (id == kNoParam) return {};
   const Param& p = layout_.params[id];

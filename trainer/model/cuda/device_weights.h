@@ -4,6 +4,8 @@
 // stream: what runs on it before sees the old weights, what runs after the new ones.
 #pragma once
 
+#include <memory>
+
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/tensor_view.h"
 #include "trainer/model/weight_store.h"
@@ -13,6 +15,8 @@ namespace orrery::model {
 class DeviceWeights {
  public:
   DeviceWeights(const ModelSpec& spec, kernels::DType dtype);
+  // A copy, in place when this returns.
+  static std::unique_ptr<DeviceWeights> CopyOf(const WeightStore& store);
 
   const ModelSpec& spec() const { return spec_; }
   const WeightLayout& layout() const { return layout_; }
