@@ -26,11 +26,12 @@ endfunction()
 
 # orrery_test(FOLDER DEPS ...): every *_test.cc of tests/FOLDER as one executable, each case known
 # to ctest and labelled with its folder. All files are globbed, so that no test on disk goes
-# unregistered.
+# unregistered. SOURCES: cases of another folder, run here once more under names with a PREFIX.
 function(orrery_test folder)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PREFIX" "DEPS;LABELS;SOURCES" ${ARGN})
   string(REPLACE "/" "_" name "${folder}_test")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cc)
+  list(APPEND sources ${ARG_SOURCES})
   if(NOT sources)
     return()
   endif()
@@ -43,7 +44,7 @@ function(orrery_test folder)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE ORRERY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+  gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${ARG_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
   # Labels in a file of their own: gtest_discover_tests takes no list as a property.
   set(labels ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)

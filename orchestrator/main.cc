@@ -10,6 +10,7 @@
 #include "orchestrator/commands/bench.h"
 #include "orchestrator/commands/bench_shapes.h"
 #include "orchestrator/commands/commands.h"
+#include "orchestrator/commands/sandbox_host.h"
 #include "orchestrator/commands/sandbox_images.h"
 #include "orchestrator/commands/sandbox_run.h"
 
@@ -158,6 +159,7 @@ void AddSandbox(CLI::App& app, CommandLine& line) {
   sandbox->require_subcommand(1);
   commands::AddSandboxImageCommands(sandbox, &line.chosen);
   commands::AddSandboxRunCommands(sandbox, &line.chosen);
+  commands::AddSandboxHostCommand(&app, &line.chosen);
 }
 
 // The engine on a GPU with random weights of a public model's shape.

@@ -46,6 +46,9 @@ struct Limits {
   // sandboxes together are bounded besides.
   int64_t memory_request_bytes = 32 << 20;
   double cpu_request = 1.0 / 128;
+  int64_t disk_request_bytes = 32 << 20;  // not of DiskBackend::kTmpfs
+
+  bool operator==(const Limits&) const = default;
 };
 
 struct SandboxOptions {
@@ -76,7 +79,8 @@ struct ExecRequest {
   std::string input;             // standard input; /dev/null where empty and no `next_input`
   // More of standard input, called on the thread of Exec until it gives an empty string.
   std::function<std::string()> next_input;
-  int input_fd = -1;      // borrowed; standard input is what comes from it, in place of both
+  int input_fd = -1;  // borrowed; standard input is what comes from it, in place of both
+  int stop_fd = -1;   // borrowed; once it is readable the command is killed: kDeadline, "stopped"
   bool separate = false;  // standard error apart from standard output
   bool terminal = false;
   int64_t timeout_ms = 60'000;             // 0: none
@@ -188,6 +192,7 @@ struct HostLoad {
   int64_t memory_bytes = 0, max_memory_bytes = 0;  // granted
   double cpus = 0, max_cpus = 0;
   int64_t waiting = 0;
+  int64_t warm = 0;  // ready in the pool; they count as free, for they make room when it is needed
 };
 
 class SandboxHost {

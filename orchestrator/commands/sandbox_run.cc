@@ -11,12 +11,14 @@
 #include <memory>
 
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/sandbox_host.h"
 #include "orchestrator/commands/sandbox_images.h"
 #include "sandbox/bench/bench.h"
 #include "sandbox/check/check.h"
 #include "sandbox/host/control.h"
 #include "sandbox/host/local_host.h"
 #include "sandbox/image/image.h"
+#include "sandbox/remote/remote_host.h"
 
 namespace orrery::commands {
 namespace {
@@ -31,7 +33,8 @@ struct Arguments {
   sb::HostOptions host;
   std::string disk = "tmpfs";
   std::string image, id;
-  std::vector<std::string> command, limits, env;
+  std::vector<std::string> command, limits, env, hosts;
+  SecurityFiles security;
   std::string folder, user;
   bool emulate = false, terminal = false;
   double timeout_s = 0;
@@ -85,12 +88,6 @@ absl::Status ApplyLimit(const std::string& text, sb::Limits& limits) {
   return InvalidInput(
       "--limit {}: there are memory, cpus, processes, disk, inodes, shm, files and file-size",
       text);
-}
-
-absl::StatusOr<sb::DiskBackend> ParseDisk(const std::string& name) {
-  if (name == "tmpfs") return sb::DiskBackend::kTmpfs;
-  if (name == "unlimited") return sb::DiskBackend::kUnlimited;
-  return InvalidInput("--disk {}: tmpfs or unlimited", name);
 }
 
 // An image of the store, held for as long as it is used; or a folder that is a root file system.
@@ -177,19 +174,33 @@ int Conclude(const sb::ExecResult& result) {
   return ExitCodeOf(result);
 }
 
-absl::StatusOr<int> RunCommand(const Arguments& arguments) {
+absl::StatusOr<std::unique_ptr<sb::SandboxHost>> MakeHost(const Arguments& arguments) {
+  if (!arguments.hosts.empty()) {
+    sb::RemoteOptions remote;
+    remote.hosts = arguments.hosts;
+    ASSIGN_OR_RETURN(remote.security, arguments.security.Read());
+    return sb::MakeRemoteHost(remote);
+  }
   RETURN_IF_ERROR(NeedRoot());
-  sb::HostOptions host_options = arguments.host;
-  ASSIGN_OR_RETURN(host_options.disk, ParseDisk(arguments.disk));
-  host_options.allow_unenforced = host_options.disk == sb::DiskBackend::kUnlimited;
-  host_options.launchers = 1;
+  sb::HostOptions options = arguments.host;
+  RETURN_IF_ERROR(ApplyDisk(arguments.disk, &options));
+  options.launchers = 1;
+  return sb::MakeLocalHost(options);
+}
+
+absl::StatusOr<int> RunCommand(const Arguments& arguments) {
   sb::SandboxOptions options;
   for (const std::string& limit : arguments.limits) {
     RETURN_IF_ERROR(ApplyLimit(limit, options.limits));
   }
-  ASSIGN_OR_RETURN(const Image image, OpenImage(arguments, arguments.image));
-  options.image = image.prepared;
-  ASSIGN_OR_RETURN(const std::unique_ptr<sb::SandboxHost> host, sb::MakeLocalHost(host_options));
+  Image image;
+  options.image.id = arguments.image;
+  if (arguments.hosts.empty()) {
+    RETURN_IF_ERROR(NeedRoot());
+    ASSIGN_OR_RETURN(image, OpenImage(arguments, arguments.image));
+    options.image = image.prepared;
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<sb::SandboxHost> host, MakeHost(arguments));
   ASSIGN_OR_RETURN(const std::unique_ptr<sb::Sandbox> sandbox, host->Create(options));
   const RawTerminal raw(arguments.terminal);
   return Conclude(sandbox->Exec(MakeRequest(arguments)));
@@ -272,6 +283,24 @@ std::function<absl::StatusOr<Ending>()> Then(absl::Status (*run)(const Arguments
 
 }  // namespace
 
+absl::Status ApplyDisk(const std::string& name, sb::HostOptions* options) {
+  options->allow_unenforced = name == "unlimited";
+  if (name == "tmpfs") {
+    options->disk = sb::DiskBackend::kTmpfs;
+  } else if (name == "loop") {
+    options->disk = sb::DiskBackend::kLoop;
+  } else if (name == "unlimited") {
+    options->disk = sb::DiskBackend::kUnlimited;
+  } else {
+    return InvalidInput("--disk {}: tmpfs, loop or unlimited", name);
+  }
+  return absl::OkStatus();
+}
+
+const char* DiskHelp() {
+  return "where changes lie: tmpfs (counted as memory), loop (an ext4 file each) or unlimited";
+}
+
 void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Ending>()>* chosen) {
   auto arguments = std::make_shared<Arguments>();
   const auto add = [&](const char* name, const char* text,
@@ -288,7 +317,11 @@ void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Endin
                   "NAME=AMOUNT: memory, cpus, processes, disk, inodes, shm, files, file-size")
       ->type_size(1)
       ->allow_extra_args(false);
-  run->add_option("--disk", arguments->disk, "where changes lie: tmpfs or unlimited");
+  run->add_option("--disk", arguments->disk, DiskHelp());
+  run->add_option("--host", arguments->hosts, "on the sandbox-host there: unix:PATH or HOST:PORT")
+      ->type_size(1)
+      ->allow_extra_args(false);
+  arguments->security.AddOptions(run);
   run->add_option("--store", arguments->store, "the image store");
   run->add_flag("--emulate", arguments->emulate, "allow an image of another architecture");
   AddCommandOptions(run, *arguments);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "orchestrator/commands/commands.h"
+#include "sandbox/host/local_host.h"
 
 namespace CLI {
 class App;
@@ -16,5 +18,9 @@ namespace orrery::commands {
 // process with the command's own exit code: 124 at the deadline, 125 where it could not be run or
 // its sandbox failed, 128 + N by signal N.
 void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Ending>()>* chosen);
+
+// "tmpfs", "loop" or "unlimited": where changes lie.
+absl::Status ApplyDisk(const std::string& name, sandbox::HostOptions* options);
+const char* DiskHelp();
 
 }  // namespace orrery::commands

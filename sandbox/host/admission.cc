@@ -7,10 +7,15 @@ namespace {
 constexpr double kRounding = 1e-9;
 }
 
+Share ShareOf(const Limits& limits) {
+  return {limits.memory_request_bytes, limits.cpu_request, limits.disk_request_bytes};
+}
+
 bool Admission::Fits(const Share& share) const {
   return num_inside_ < max_sandboxes_ &&
          inside_.memory_bytes + share.memory_bytes <= total_.memory_bytes &&
-         inside_.cpus + share.cpus <= total_.cpus + kRounding;
+         inside_.cpus + share.cpus <= total_.cpus + kRounding &&
+         inside_.disk_bytes + share.disk_bytes <= total_.disk_bytes;
 }
 
 absl::Status Admission::Enter(const Share& share) {
@@ -20,6 +25,10 @@ absl::Status Admission::Enter(const Share& share) {
         "a sandbox that requests {} MiB and {} CPUs never fits: this host gives {} MiB and {}",
         share.memory_bytes >> 20, share.cpus, total_.memory_bytes >> 20, total_.cpus);
   }
+  if (share.disk_bytes > total_.disk_bytes) {
+    return Exhausted("a sandbox that requests {} MiB of disk never fits: this host gives {} MiB",
+                     share.disk_bytes >> 20, total_.disk_bytes >> 20);
+  }
   if (static_cast<int64_t>(next_ticket_ - serving_) >= max_waiting_) {
     return Exhausted("{} sandboxes already wait to begin on this host", max_waiting_);
   }
@@ -27,11 +36,23 @@ absl::Status Admission::Enter(const Share& share) {
   changed_.wait(lock, [&] { return closed_ || (ticket == serving_ && Fits(share)); });
   if (closed_) return Unavailable("this sandbox host is closing");
   ++serving_;
+  Add(share);
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+bool Admission::TryEnter(const Share& share) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || next_ticket_ != serving_ || !Fits(share)) return false;
+  Add(share);
+  return true;
+}
+
+void Admission::Add(const Share& share) {
   ++num_inside_;
   inside_.memory_bytes += share.memory_bytes;
   inside_.cpus += share.cpus;
-  changed_.notify_all();
-  return absl::OkStatus();
+  inside_.disk_bytes += share.disk_bytes;
 }
 
 void Admission::Leave(const Share& share) {
@@ -39,6 +60,7 @@ void Admission::Leave(const Share& share) {
   --num_inside_;
   inside_.memory_bytes -= share.memory_bytes;
   inside_.cpus -= share.cpus;
+  inside_.disk_bytes -= share.disk_bytes;
   changed_.notify_all();
 }
 

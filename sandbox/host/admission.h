@@ -14,7 +14,9 @@ namespace orrery::sandbox {
 struct Share {
   int64_t memory_bytes = 0;
   double cpus = 0;
+  int64_t disk_bytes = 0;  // of a host whose uppers lie on a disk
 };
+Share ShareOf(const Limits& limits);
 
 class Admission {
  public:
@@ -23,6 +25,8 @@ class Admission {
 
   // Waits for room. Exhausted where it could never fit or too many wait.
   absl::Status Enter(const Share& share);
+  // False where there is no room, or others wait for it.
+  bool TryEnter(const Share& share);
   void Leave(const Share& share);
   // Wakes all that wait with an error, and lets nobody in any more.
   void Close();
@@ -30,6 +34,7 @@ class Admission {
 
  private:
   bool Fits(const Share& share) const;
+  void Add(const Share& share);
 
   const int64_t max_sandboxes_;
   const Share total_;

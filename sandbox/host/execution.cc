@@ -60,8 +60,9 @@ bool Execution::Wait() {
                    {output_.valid() ? output_.get() : -1, POLLIN, 0},
                    {error_output_.valid() ? error_output_.get() : -1, POLLIN, 0},
                    {writing ? input_.get() : -1, POLLOUT, 0},
-                   {reading ? settings_.input_fd : -1, POLLIN, 0}};
-  if (::poll(wait, 5, PollTimeoutMs()) < 0 && errno != EINTR) {
+                   {reading ? settings_.input_fd : -1, POLLIN, 0},
+                   {struck_ ? -1 : settings_.stop_fd, POLLIN, 0}};
+  if (::poll(wait, 6, PollTimeoutMs()) < 0 && errno != EINTR) {
     Lose("poll failed");
     return false;
   }
@@ -70,6 +71,10 @@ bool Execution::Wait() {
   if (wait[3].revents != 0) WriteInput();
   if (wait[4].revents != 0) ReadInput();
   if (wait[0].revents != 0) ReadChannel();
+  if (!done_ && wait[5].revents != 0) {
+    result_.why = "stopped by the caller";
+    Strike(Ending::kDeadline);
+  }
   if (!done_) CheckDeadline();
   return true;
 }

@@ -23,7 +23,7 @@ class Execution {
   struct Settings {
     std::string input;
     std::function<std::string()> next_input;
-    int input_fd = -1;
+    int input_fd = -1, stop_fd = -1;
     bool terminal = false;  // input goes where output comes from
     int64_t timeout_ms = 0, keep_bytes = 0, output_cap_bytes = 0;
     std::function<void(std::string_view bytes, bool error_stream)> on_output;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "sandbox/host/local_sandbox.h"
 #include "sandbox/host/ownership.h"
 #include "sandbox/host/resources.h"
+#include "sandbox/host/warm_pool.h"
 #include "sandbox/seccomp/filter.h"
 
 namespace orrery::sandbox {
@@ -63,6 +65,18 @@ absl::Status FillDefaults(HostOptions& options) {
   return absl::OkStatus();
 }
 
+// A tmpfs is counted as memory alone.
+absl::Status FillDisk(HostOptions& options) {
+  if (options.disk == DiskBackend::kTmpfs) options.disk_bytes = INT64_MAX;
+  if (options.disk_bytes > 0) return absl::OkStatus();
+  struct statvfs disk {};
+  if (::statvfs(options.state_folder.c_str(), &disk) != 0) {
+    return ErrnoStatus("cannot look at the disk of", options.state_folder, errno);
+  }
+  options.disk_bytes = static_cast<int64_t>(disk.f_bavail * disk.f_frsize) / 10 * 9;
+  return absl::OkStatus();
+}
+
 std::string FreshName() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -85,14 +99,13 @@ class LocalHost : public SandboxHost {
   ~LocalHost() override;
   absl::Status Begin(const HostOptions& options);
 
-  absl::StatusOr<std::unique_ptr<Sandbox>> Create(const SandboxOptions& options) override {
-    return LocalSandbox::Launch(&resources_, options, nullptr);
-  }
+  absl::StatusOr<std::unique_ptr<Sandbox>> Create(const SandboxOptions& options) override;
   absl::StatusOr<std::unique_ptr<Sandbox>> Fork(const std::shared_ptr<const Snapshot>& snapshot,
                                                 const SandboxOptions& options) override;
-  HostLoad load() const override { return resources_.admission->load(); }
+  HostLoad load() const override;
 
  private:
+  absl::Status Admit(const Limits& limits);
   absl::Status MakeGroups();
   std::vector<SandboxRow> Rows();
   ExecResult ExecById(const std::string& id, const ExecRequest& request);
@@ -101,6 +114,7 @@ class LocalHost : public SandboxHost {
 
   HostResources resources_;
   Descriptor ownership_;
+  std::unique_ptr<WarmPool> pool_;
   std::unique_ptr<ControlServer> control_;
 };
 
@@ -112,6 +126,7 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
   resources_.num_cpus = CountCpus();
   const std::string& state = resources_.options.state_folder;
   RETURN_IF_ERROR(MakeFolders(state));
+  RETURN_IF_ERROR(FillDisk(resources_.options));
   if (::chmod(state.c_str(), 0700) != 0) return ErrnoStatus("cannot chmod", state, errno);
   const std::string name = FreshName();
   resources_.folder = state + "/hosts/" + name;
@@ -119,13 +134,17 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
   ASSIGN_OR_RETURN(ownership_, TakeOwnership(resources_.folder));
   resources_.skeleton = resources_.folder + "/skeleton";
   RETURN_IF_ERROR(MakeSkeleton(resources_.skeleton));
+  RETURN_IF_ERROR(MakeFolders(resources_.folder + "/uppers"));
+  resources_.loop_images = std::make_unique<LoopImages>(resources_.folder);
   ASSIGN_OR_RETURN(resources_.slots, IdSlots::Open(state + "/slots"));
   resources_.admission =
       std::make_unique<Admission>(resources_.options.max_sandboxes,
-                                  Share{resources_.options.memory_bytes, resources_.options.cpus},
+                                  Share{resources_.options.memory_bytes, resources_.options.cpus,
+                                        resources_.options.disk_bytes},
                                   resources_.options.max_waiting);
   RETURN_IF_ERROR(MakeGroups());
   RETURN_IF_ERROR(StartLaunchers());
+  pool_ = std::make_unique<WarmPool>(&resources_, options.warm_sandboxes);
   ASSIGN_OR_RETURN(
       control_, ControlServer::Start(
                     resources_.folder + "/control",
@@ -187,11 +206,43 @@ absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
     const std::shared_ptr<const Snapshot>& snapshot, const SandboxOptions& options) {
   auto local = std::dynamic_pointer_cast<const LocalSnapshot>(snapshot);
   if (local == nullptr) return InvalidInput("the snapshot is another host's");
+  RETURN_IF_ERROR(Admit(options.limits));
   return LocalSandbox::Launch(&resources_, options, std::move(local));
+}
+
+absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Create(const SandboxOptions& options) {
+  if (options.warm) {
+    if (std::unique_ptr<Sandbox> ready = pool_->Take(options)) return ready;
+  }
+  RETURN_IF_ERROR(Admit(options.limits));
+  return LocalSandbox::Launch(&resources_, options, nullptr);
+}
+
+// Where there is no room, the pool makes some before anybody waits.
+absl::Status LocalHost::Admit(const Limits& limits) {
+  const Share share = ShareOf(limits);
+  if (resources_.admission->TryEnter(share)) return absl::OkStatus();
+  pool_->BeginPressure();
+  bool inside = false;
+  while (!inside && pool_->EvictOne()) inside = resources_.admission->TryEnter(share);
+  const absl::Status status = inside ? absl::OkStatus() : resources_.admission->Enter(share);
+  pool_->EndPressure();
+  return status;
+}
+
+HostLoad LocalHost::load() const {
+  HostLoad load = resources_.admission->load();
+  const HostLoad pool = pool_->load();
+  load.sandboxes -= pool.warm;
+  load.memory_bytes -= pool.memory_bytes;
+  load.cpus -= pool.cpus;
+  load.warm = pool.warm;
+  return load;
 }
 
 LocalHost::~LocalHost() {
   control_.reset();
+  pool_.reset();
   if (resources_.admission) resources_.admission->Close();
   resources_.launchers.clear();  // and all that they launched
   if (resources_.folder.empty()) return;

@@ -25,12 +25,15 @@ struct HostOptions {
   // Lets a host run without a limit that it cannot enforce, with a warning in warnings().
   bool allow_unenforced = false;
   int launchers = 0;  // 0: one for each core, at most 4
+  // How many wait ready for each image and limits that were asked for lately (warm_pool.h).
+  int warm_sandboxes = 0;
   // Admission: what sandboxes may take together. 0: three quarters of the machine's memory, all its
   // cores, its pid limit less 8192.
   int64_t max_sandboxes = 512;
   int64_t memory_bytes = 0;
   double cpus = 0;
   int64_t processes = 0;
+  int64_t disk_bytes = 0;      // 0: nine tenths of what is free where the state folder lies
   int64_t max_waiting = 4096;  // creations in the queue before more are refused
 };
 

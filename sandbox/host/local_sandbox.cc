@@ -10,7 +10,6 @@
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
-#include "sandbox/disk/remove_tree.h"
 #include "sandbox/host/emulator.h"
 #include "sandbox/host/environment.h"
 #include "sandbox/host/execution.h"
@@ -37,8 +36,6 @@ bool WaitReadable(int fd, int timeout_ms) {
   } while (n < 0 && errno == EINTR);
   return n > 0;
 }
-
-Share ShareOf(const Limits& limits) { return {limits.memory_request_bytes, limits.cpu_request}; }
 
 ExecResult Refuse(std::string why, int code = 0) {
   ExecResult result;
@@ -73,8 +70,34 @@ LocalSandbox::~LocalSandbox() {
 
 int64_t LocalSandbox::AgeMs() const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
-                                                               begun_)
+                                                               begun_.load())
       .count();
+}
+
+bool LocalSandbox::Lives() const { return !destroyed_ && !WaitReadable(process_.get(), 0); }
+
+// Where the next upper layer lies: nothing of tmpfs, otherwise what is deleted with its last
+// holder.
+absl::StatusOr<std::shared_ptr<UpperDisk>> LocalSandbox::MakeDisk() {
+  if (resources_->options.disk == DiskBackend::kTmpfs) return nullptr;
+  auto disk = std::make_shared<UpperDisk>(
+      fmt::format("{}/uppers/{}-{}", resources_->folder, id_, num_disks_++));
+  RETURN_IF_ERROR(resources_->options.disk == DiskBackend::kLoop
+                      ? resources_->loop_images->Make(options_.limits, disk->path())
+                      : MakeFolders(disk->path()));
+  return disk;
+}
+
+UpperKind LocalSandbox::Kind() const {
+  switch (resources_->options.disk) {
+    case DiskBackend::kTmpfs:
+      return UpperKind::kTmpfs;
+    case DiskBackend::kLoop:
+      return UpperKind::kLoop;
+    case DiskBackend::kUnlimited:
+      break;
+  }
+  return UpperKind::kFolder;
 }
 
 absl::Status LocalSandbox::Begin(const SandboxOptions& options,
@@ -82,16 +105,11 @@ absl::Status LocalSandbox::Begin(const SandboxOptions& options,
   options_ = options;
   const uint64_t number = resources_->next_sandbox++;
   id_ = fmt::format("s{}", number);
-  RETURN_IF_ERROR(resources_->admission->Enter(ShareOf(options_.limits)));
-  admitted_ = true;
   ASSIGN_OR_RETURN(id_base_, resources_->slots->Take());
   launcher_ = snapshot ? snapshot->launcher()
                        : resources_->launchers[number % resources_->launchers.size()].get();
   below_ = std::move(snapshot);
-  if (resources_->options.disk != DiskBackend::kTmpfs) {
-    disk_path_ = resources_->folder + "/uppers/" + id_;
-    RETURN_IF_ERROR(MakeFolders(disk_path_));
-  }
+  ASSIGN_OR_RETURN(disk_, MakeDisk());
   const Limits& limits = options_.limits;
   ASSIGN_OR_RETURN(group_, Group::Make(resources_->hierarchies, resources_->cgroup + "/" + id_,
                                        {limits.memory_bytes, limits.processes, limits.cpus}));
@@ -105,7 +123,8 @@ absl::Status LocalSandbox::Begin(const SandboxOptions& options,
   SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kConfig), Encode(Config()), {});
   std::vector<int> descriptors = {theirs.get(), group_.unified()};
   for (const int procs : group_.procs()) descriptors.push_back(procs);
-  ASSIGN_OR_RETURN(LauncherProcess::Created created, launcher_->Create(RootRequest(), descriptors));
+  ASSIGN_OR_RETURN(LauncherProcess::Created created,
+                   launcher_->Create(RootRequest(disk_.get()), descriptors));
   volume_ = created.volume;
   process_ = std::move(created.process);
   upper_ = std::move(created.upper);
@@ -114,7 +133,7 @@ absl::Status LocalSandbox::Begin(const SandboxOptions& options,
   return absl::OkStatus();
 }
 
-CreateRequest LocalSandbox::RootRequest() const {
+CreateRequest LocalSandbox::RootRequest(const UpperDisk* disk) const {
   const Limits& limits = options_.limits;
   CreateRequest request;
   request.hostname = options_.hostname;
@@ -125,11 +144,10 @@ CreateRequest LocalSandbox::RootRequest() const {
   for (const LocalSnapshot* s = below_.get(); s != nullptr; s = s->below()) {
     request.frozen.insert(request.frozen.begin(), s->volume());
   }
-  request.upper =
-      resources_->options.disk == DiskBackend::kTmpfs ? UpperKind::kTmpfs : UpperKind::kFolder;
+  request.upper = Kind();
   request.upper_bytes = static_cast<uint64_t>(limits.disk_bytes);
   request.upper_inodes = static_cast<uint64_t>(limits.inodes);
-  request.upper_path = disk_path_;
+  if (disk != nullptr) request.upper_path = disk->path();
   ChooseEmulator(options_.image.config.architecture, &request);
   request.shm_bytes = static_cast<uint64_t>(limits.shm_bytes);
   request.max_terminals = static_cast<uint32_t>(limits.terminals);
@@ -199,7 +217,7 @@ ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& opti
   }
   theirs.Reset();
   Execution execution({std::move(options.input), std::move(options.next_input), options.input_fd,
-                       options.terminal, options.timeout_ms, options.keep_bytes,
+                       options.stop_fd, options.terminal, options.timeout_ms, options.keep_bytes,
                        options.output_cap_bytes, std::move(options.on_output)},
                       std::move(ours), [&] { KillCommand(folder->get()); });
   ExecResult result = execution.Run();
@@ -232,9 +250,9 @@ ExecResult LocalSandbox::Exec(const ExecRequest& request) {
   start.output = request.terminal   ? OutputMode::kTerminal
                  : request.separate ? OutputMode::kSeparate
                                     : OutputMode::kMerged;
-  return Run(std::move(start),
-             {request.input, request.next_input, request.input_fd, request.terminal,
-              request.timeout_ms, request.keep_bytes, request.output_cap_bytes, request.on_output});
+  return Run(std::move(start), {request.input, request.next_input, request.input_fd,
+                                request.stop_fd, request.terminal, request.timeout_ms,
+                                request.keep_bytes, request.output_cap_bytes, request.on_output});
 }
 
 absl::Status LocalSandbox::Destroy() {
@@ -250,9 +268,9 @@ absl::Status LocalSandbox::Destroy() {
   upper_.Reset();
   below_.reset();
   status.Update(group_.Remove());
-  if (!disk_path_.empty()) status.Update(RemoveTree(disk_path_));
+  disk_.reset();
   if (id_base_ != 0 && status.ok()) resources_->slots->Give(id_base_);
-  if (admitted_) resources_->admission->Leave(ShareOf(options_.limits));
+  resources_->admission->Leave(ShareOf(options_.limits));
   return status;
 }
 

@@ -8,18 +8,34 @@
 #include <string>
 
 #include "sandbox/diff/layered_tree.h"
+#include "sandbox/disk/remove_tree.h"
 #include "sandbox/host/resources.h"
 #include "sandbox/sandbox.h"
 
 namespace orrery::sandbox {
+
+// The folder, or the file of a loop device, that an upper layer lies in.
+class UpperDisk {
+ public:
+  explicit UpperDisk(std::string path) : path_(std::move(path)) {}
+  ~UpperDisk() { RemoveTree(path_).IgnoreError(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 // A frozen upper layer, and those below it. The launcher that holds it releases it with the last
 // holder; a sandbox that began from it holds it too.
 class LocalSnapshot : public Snapshot {
  public:
   LocalSnapshot(LauncherProcess* launcher, uint64_t volume, Descriptor upper,
-                std::shared_ptr<const LocalSnapshot> below)
-      : launcher_(launcher), volume_(volume), upper_(std::move(upper)), below_(std::move(below)) {}
+                std::shared_ptr<UpperDisk> disk, std::shared_ptr<const LocalSnapshot> below)
+      : launcher_(launcher),
+        volume_(volume),
+        disk_(std::move(disk)),
+        upper_(std::move(upper)),
+        below_(std::move(below)) {}
   ~LocalSnapshot() override { launcher_->Release(volume_).IgnoreError(); }
 
   LauncherProcess* launcher() const { return launcher_; }
@@ -30,13 +46,15 @@ class LocalSnapshot : public Snapshot {
  private:
   LauncherProcess* launcher_;
   uint64_t volume_;
+  std::shared_ptr<UpperDisk> disk_;
   Descriptor upper_;
   std::shared_ptr<const LocalSnapshot> below_;
 };
 
 class LocalSandbox : public Sandbox {
  public:
-  // Ready when it returns. `resources` outlives it.
+  // Ready when it returns. `resources` outlives it. REQUIRES: it is admitted; it leaves when it is
+  // destroyed, or could not begin.
   static absl::StatusOr<std::unique_ptr<LocalSandbox>> Launch(
       HostResources* resources, const SandboxOptions& options,
       std::shared_ptr<const LocalSnapshot> snapshot);
@@ -63,13 +81,15 @@ class LocalSandbox : public Sandbox {
   int64_t PeakMemory() const { return group_.PeakMemory(); }
   int64_t running() const { return running_; }
   int64_t AgeMs() const;
+  void StartAge() { begun_ = std::chrono::steady_clock::now(); }
+  bool Lives() const;  // not destroyed, and its init runs
   const SandboxOptions& options() const { return options_; }
 
  private:
   struct RunOptions {
     std::string input;
     std::function<std::string()> next_input;
-    int input_fd = -1;
+    int input_fd = -1, stop_fd = -1;
     bool terminal = false;
     int64_t timeout_ms = 60'000, keep_bytes = 0, output_cap_bytes = 0;
     std::function<void(std::string_view, bool)> on_output;
@@ -77,7 +97,9 @@ class LocalSandbox : public Sandbox {
 
   explicit LocalSandbox(HostResources* resources) : resources_(resources) {}
   absl::Status Begin(const SandboxOptions& options, std::shared_ptr<const LocalSnapshot> snapshot);
-  CreateRequest RootRequest() const;
+  absl::StatusOr<std::shared_ptr<UpperDisk>> MakeDisk();
+  UpperKind Kind() const;
+  CreateRequest RootRequest(const UpperDisk* disk) const;
   InitConfig Config() const;
   absl::Status WaitUntilReady();
   ExecResult Run(StartRequest start, RunOptions options);
@@ -90,16 +112,16 @@ class LocalSandbox : public Sandbox {
 
   HostResources* resources_;
   std::string id_;
-  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  std::atomic<std::chrono::steady_clock::time_point> begun_ = std::chrono::steady_clock::now();
   SandboxOptions options_;
   uint32_t id_base_ = 0;  // 0: has no slot
-  bool admitted_ = false;
   Group group_;
   LauncherProcess* launcher_ = nullptr;
   uint64_t volume_ = 0;
   Descriptor process_, upper_;
   std::shared_ptr<const LocalSnapshot> below_;
-  std::string disk_path_;
+  std::shared_ptr<UpperDisk> disk_;
+  int num_disks_ = 0;
 
   std::mutex control_mutex_;  // of sending
   Descriptor control_;

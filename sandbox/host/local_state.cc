@@ -20,10 +20,12 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> LocalSandbox::TakeSnapshot() {
   if (destroyed_) return Precondition("the sandbox is destroyed");
   const std::lock_guard lock(control_mutex_);
   RETURN_IF_ERROR(CheckIdle());
-  CreateRequest root = RootRequest();
+  ASSIGN_OR_RETURN(std::shared_ptr<UpperDisk> disk, MakeDisk());
+  CreateRequest root = RootRequest(disk.get());
   root.frozen.push_back(volume_);
   ASSIGN_OR_RETURN(LauncherProcess::Created created, launcher_->Freeze(volume_, root));
-  auto snapshot = std::make_shared<LocalSnapshot>(launcher_, volume_, std::move(upper_), below_);
+  auto snapshot = std::make_shared<LocalSnapshot>(launcher_, volume_, std::move(upper_),
+                                                  std::exchange(disk_, std::move(disk)), below_);
   below_ = snapshot;
   volume_ = created.volume;
   upper_ = std::move(created.upper);

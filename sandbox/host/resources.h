@@ -12,6 +12,7 @@
 #include "sandbox/host/launcher_process.h"
 #include "sandbox/host/live_sandboxes.h"
 #include "sandbox/host/local_host.h"
+#include "sandbox/host/loop_images.h"
 #include "sandbox/seccomp/filter.h"
 
 namespace orrery::sandbox {
@@ -25,6 +26,7 @@ struct HostResources {
   std::string skeleton;  // the lowest layer: mount points that an image may lack, /etc/hosts
   int num_cpus = 1;
   std::unique_ptr<IdSlots> slots;
+  std::unique_ptr<LoopImages> loop_images;  // of DiskBackend::kLoop
   std::vector<std::unique_ptr<LauncherProcess>> launchers;
   std::unique_ptr<Admission> admission;
   std::atomic<uint64_t> next_sandbox{0};

@@ -42,12 +42,16 @@ struct ImageConfig {
   std::string user;              // "", "name", "uid", "uid:gid", as in an image's User
   std::string working_dir;       // "" is "/"
   std::string architecture;      // as OCI says it: "amd64", "arm64"
+
+  bool operator==(const ImageConfig&) const = default;
 };
 
 struct PreparedImage {
   std::string id;                   // "sha256:..."
   std::vector<std::string> layers;  // absolute paths of unpacked read-only layers, lowest first
   ImageConfig config;
+
+  bool operator==(const PreparedImage&) const = default;
 };
 
 // What an archive may do at most before it is taken for a bomb.

@@ -13,6 +13,9 @@
 
 #include "sandbox/cgroup/cgroup.h"
 #include "sandbox/host/local_host.h"
+#ifdef ORRERY_REMOTE_SANDBOXES
+#include "tests/sandbox/remote/bundled_host.h"
+#endif
 
 namespace orrery::sandbox {
 
@@ -72,11 +75,20 @@ class HostTest : public testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "sandboxes need root";
     auto host = MakeLocalHost(TestOptions(work_));
     if (!host.ok()) GTEST_SKIP() << "no sandboxes here: " << host.status();
-    host_ = *std::move(host);
+    host_ = Wrap(*std::move(host));
     options_.image.layers = {MakeBusyboxImage(work_.path() + "/image")};
     if (options_.image.layers[0].empty()) GTEST_SKIP() << "no static busybox (busybox-static)";
     const auto probe = host_->Create(options_);
     if (!probe.ok()) GTEST_SKIP() << "no sandboxes here: " << probe.status();
+  }
+
+  // The same tests run once more through a service and its client (tests/sandbox/remote).
+  std::unique_ptr<SandboxHost> Wrap(std::unique_ptr<SandboxHost> local) {
+#ifdef ORRERY_REMOTE_SANDBOXES
+    return std::make_unique<BundledHost>(std::move(local), "unix:" + work_.path() + "/service");
+#else
+    return local;
+#endif
   }
 
   // The group of all hosts stays, empty; a test takes its own away.
