@@ -1,4 +1,12 @@
-#include "kernels/attention/attention_cuda.h"
+// Rows alone: a thread block takes one row's queries of one key-value head through all its keys, or
+// through one chunk of them.
+//
+// Its four warps bring a block of a step each and score it; all take the softmax of the whole step,
+// and each then adds the step's values into its quarter of the outputs' columns. Scores of even and
+// odd steps lie apart, so one barrier a step does: behind it nobody reads the step before, and its
+// memory is filled again.
+#include "kernels/attention/attention_kernels.cuh"
+#include "kernels/attention/attention_order.cuh"
 #include "kernels/attention/attention_simple.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -8,316 +16,278 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kWarps = 4;    // a chunk's blocks are dealt to them in turn
+constexpr int kWarps = kStepBlocks;
 constexpr int kQueries = 8;  // heads of a group, padded: the narrow side of the product
 constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
-constexpr int kBlocksPerWarp = kChunkBlocks / kWarps;  // of a chunk
 constexpr float kLog2E = 1.4426950408889634f;
 
-struct Params {
-  const bf16* queries;
-  int64_t query_stride;
-  const bf16* k;
-  const bf16* v;
-  int num_kv_heads, group;
-  float scale_log2;
-  AttentionRows rows;
-  bf16* out;
-  int64_t out_stride;
-  float* partials;  // null: no split
-  int* finished;    // chunks of each (row, key-value head) that are written; zero between launches
-  int num_chunks;   // of the workspace
+struct RowParams {
+  AttentionParams a;
+  const int32_t* lone_rows;  // null: every row
+  float* partials;           // null: no split
+  int* finished;             // chunks of each item that are written; zero between launches
+  int num_chunks;            // of the workspace
 };
 
 template <int D>
 struct Layout {
   static constexpr int kPieceBytes = kBlockTokens * D * 2;  // keys (or values) of a block and head
-  static constexpr int kStageBytes = 2 * kPieceBytes;
+  static constexpr int kStageBytes = 2 * kStepBlocks * kPieceBytes;
   static constexpr int kStages = D == 128 ? 3 : 5;
-  static constexpr int kMergeFloats = kWarps * D * kQueries;
-  static constexpr int kSharedBytes = kWarps * kStages * kStageBytes + 4 * kMergeFloats;
-  static constexpr int kPerThread = D * kQueries / (32 * kWarps);  // outputs a thread folds
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kTiles = D / 16 / kWarps;  // of 16 columns of the output, a warp
 };
 
-// Softmax state of one query over some keys: maximum m of the scores (in powers of two), sum l of
-// exp2(s - m), and outputs weighted alike. Folds `other` behind.
-struct FoldFactors {
-  float mine, other, m;
-};
-__device__ __forceinline__ FoldFactors Factors(float m, float other_m) {
-  FoldFactors f;
-  f.m = fmaxf(m, other_m);
-  f.mine = exp2f(m - f.m);  // m may be -infinity (nothing folded yet): 0
-  f.other = exp2f(other_m - f.m);
-  return f;
-}
+// Scores of a step by query; the padding spreads a warp's reads over the banks.
+using Scores = float[kQueries][kStepTokens + 8];
 
-template <int kPerThread>
-struct Folded {
-  float m[kPerThread], l[kPerThread], o[kPerThread];
-
-  __device__ void Clear() {
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      m[i] = -INFINITY;
-      l[i] = o[i] = 0;
-    }
-  }
-  __device__ void Fold(int i, float other_m, float other_l, float other_o) {
-    const FoldFactors f = Factors(m[i], other_m);
-    m[i] = f.m;
-    l[i] = l[i] * f.mine + other_l * f.other;
-    o[i] = o[i] * f.mine + other_o * f.other;
-  }
-};
-
-// Thread t folds outputs [t * kPerThread, ...) of the [D, 8] matrix.
+// Outputs of a warp, [16 columns, 8 queries] fragments, and the state of query lane / 4.
 template <int D>
-__device__ void StoreOut(const Params& p, int row, int head,
-                         const Folded<Layout<D>::kPerThread>& folded) {
-  constexpr int kPer = Layout<D>::kPerThread;
-#pragma unroll
-  for (int i = 0; i < kPer; ++i) {
-    const int at = static_cast<int>(threadIdx.x) * kPer + i;
-    const int query = at % kQueries, d = at / kQueries;
-    if (query < p.group) {
-      p.out[row * p.out_stride + (head * p.group + query) * D + d] =
-          __float2bfloat16_rn(folded.o[i] / folded.l[i]);
-    }
+struct Outputs {
+  static constexpr int kTiles = Layout<D>::kTiles;
+  SoftmaxState state;
+  float o[kTiles][4] = {};
+
+  // A value of query lane / 4, for the two queries of a fragment's columns.
+  static __device__ __forceinline__ float2 OfColumns(float x) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return make_float2(__shfl_sync(0xffffffffu, x, lane % 4 * 8),
+                       __shfl_sync(0xffffffffu, x, lane % 4 * 8 + 4));
   }
-}
-
-// One warp's online softmax over its blocks of one chunk.
-template <int D>
-struct WarpChunk {
-  float m[2], l[2];    // queries 2 t and 2 t + 1; l is this lane's share
-  float o[D / 16][4];  // [d, query] fragments
-
-  __device__ void Clear() {
-    m[0] = m[1] = -INFINITY;
-    l[0] = l[1] = 0;
+  __device__ __forceinline__ void FoldIn(const Outputs& chunk, float scale_log2) {
+    const FoldFactors f = Fold(chunk.state, scale_log2, &state);
+    const float2 totals = OfColumns(f.total), chunks = OfColumns(f.chunk);
 #pragma unroll
-    for (int i = 0; i < D / 16; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
-  }
-
-  // keys, values: swizzled pieces in shared memory. limit: number of keys of this block that the
-  // query sees (16 or more: all).
-  __device__ void Block(const char* keys, const char* values, const uint32_t (&q)[D / 16][2],
-                        float scale_log2, int limit, int lane) {
-    float s[4] = {};
-    {
-      const int key = lane % 16;
-      const char* row = keys + key * D * 2;
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-      for (int kk = 0; kk < D / 16; ++kk) {
-        uint32_t a[4];
-        LoadMatrix4(a, row + ((2 * kk + lane / 16) ^ (key & 7)) * 16);
-        Mma16816(s, a, q[kk][0], q[kk][1]);
+      for (int c = 0; c < 4; ++c) {
+        o[i][c] = c % 2 == 0 ? Folded(o[i][c], chunk.o[i][c], {totals.x, chunks.x})
+                             : Folded(o[i][c], chunk.o[i][c], {totals.y, chunks.y});
       }
     }
-    const int g = lane / 4;
+  }
+};
+
+// [16 keys, 8 queries] of a block against all queries, into the step's scores.
+template <int D>
+__device__ __forceinline__ void ScoreBlock(const char* keys, const uint32_t (&q)[D / 16][2],
+                                           int block, Scores& scores) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, key = lane % 16;
+  const char* row = keys + key * D * 2;
+  float s[4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = g + (i >= 2 ? 8 : 0) < limit ? s[i] * scale_log2 : -INFINITY;
-    float alpha[2];
+  for (int kk = 0; kk < D / 16; ++kk) {
+    uint32_t a[4];
+    LoadMatrix4(a, row + ((2 * kk + lane / 16) ^ (key & 7)) * 16);
+    Mma16816(s, a, q[kk][0], q[kk][1]);
+  }
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float largest = fmaxf(s[c], s[c + 2]);
+  for (int i = 0; i < 4; ++i) {
+    scores[2 * (lane % 4) + i % 2][block * kBlockTokens + lane / 4 + i / 2 * 8] = s[i];
+  }
+}
+
+// One step: softmax of its scores, of which the query sees `limit` keys, and its values added.
+template <int D>
+__device__ __forceinline__ void AddStep(const Scores& scores, const char* values, int num_blocks,
+                                        int limit, float scale_log2, Outputs<D>* out) {
+  constexpr int kTiles = Layout<D>::kTiles;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  float s[16];
 #pragma unroll
-      for (int d = 4; d < 32; d *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, d));
-      }
-      const float next = fmaxf(m[c], largest);
-      alpha[c] = exp2f(m[c] - next);
-      m[c] = next;
-      s[c] = exp2f(s[c] - next);
-      s[c + 2] = exp2f(s[c + 2] - next);
-      l[c] = l[c] * alpha[c] + (s[c] + s[c + 2]);
-    }
-    const uint32_t p0 = TransposeMatrix(PackBf16(s[0], s[1]));
-    const uint32_t p1 = TransposeMatrix(PackBf16(s[2], s[3]));
-    const int key = lane / 16 * 8 + lane % 8;
-    const char* row = values + key * D * 2;
+  for (int i = 0; i < 16; i += 2) {
+    const int key = StepKey(i, lane % 4);
+    const float2 pair = *reinterpret_cast<const float2*>(&scores[lane / 4][key]);
+    s[i] = key < limit ? pair.x : -INFINITY;
+    s[i + 1] = key + 1 < limit ? pair.y : -INFINITY;
+  }
+  const float2 factors = Outputs<D>::OfColumns(SoftmaxStep(s, scale_log2, &out->state));
 #pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      o[i][0] *= alpha[0];
-      o[i][1] *= alpha[1];
-      o[i][2] *= alpha[0];
-      o[i][3] *= alpha[1];
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) out->o[i][c] *= c % 2 == 0 ? factors.x : factors.y;
+  }
+  const int key = lane / 16 * 8 + lane % 8;
+#pragma unroll
+  for (int b = 0; b < kStepBlocks; ++b) {
+    if (b >= num_blocks) break;
+    const char* row = values + b * Layout<D>::kPieceBytes + key * D * 2;
+    const uint32_t p0 = PackBf16(s[4 * b], s[4 * b + 1]);
+    const uint32_t p1 = PackBf16(s[4 * b + 2], s[4 * b + 3]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
       uint32_t a[4];
-      LoadMatrix4Transposed(a, row + ((2 * i + lane / 8 % 2) ^ (key & 7)) * 16);
-      Mma16816(o[i], a, p0, p1);
+      LoadMatrix4Transposed(a, row + ((2 * (warp * kTiles + i) + lane / 8 % 2) ^ (key & 7)) * 16);
+      Mma16816(out->o[i], a, p0, p1);
     }
   }
-};
+}
+
+// A transposition gives each lane two neighbouring columns of one query.
+template <int D>
+__device__ __forceinline__ void StoreOut(const AttentionParams& p, int row, int head,
+                                         const Outputs<D>& total) {
+  constexpr int kTiles = Layout<D>::kTiles;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const float2 scale = Outputs<D>::OfColumns(__fdiv_rn(1.0f, total.state.l));
+  const int query = lane / 4;
+  bf16* out = p.out + row * p.out_stride + (head * p.group + query) * D + 2 * (lane % 4);
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const float(&o)[4] = total.o[i];
+    const uint32_t low = TransposeMatrix(PackBf16(o[0] * scale.x, o[1] * scale.y));
+    const uint32_t high = TransposeMatrix(PackBf16(o[2] * scale.x, o[3] * scale.y));
+    if (query >= p.group) continue;
+    bf16* to = out + (warp * kTiles + i) * 16;
+    *reinterpret_cast<uint32_t*>(to) = low;
+    *reinterpret_cast<uint32_t*>(to + 8) = high;
+  }
+}
+
+// What a chunk leaves: m and l of 8 queries, then every thread's outputs.
+template <int D>
+__device__ __forceinline__ void StorePartial(const Outputs<D>& chunk, float* partial) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 32 && thread % 4 == 0) {
+    partial[thread / 4] = chunk.state.m;
+    partial[kQueries + thread / 4] = chunk.state.l;
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * Layout<D>::kTiles; ++i) {
+    partial[2 * kQueries + i * 32 * kWarps + thread] = chunk.o[i / 4][i % 4];
+  }
+}
+template <int D>
+__device__ __forceinline__ Outputs<D> LoadPartial(const float* partial) {
+  const int thread = static_cast<int>(threadIdx.x);
+  Outputs<D> chunk;
+  chunk.state.m = __ldcg(partial + thread % 32 / 4);
+  chunk.state.l = __ldcg(partial + kQueries + thread % 32 / 4);
+#pragma unroll
+  for (int i = 0; i < 4 * Layout<D>::kTiles; ++i) {
+    chunk.o[i / 4][i % 4] = __ldcg(partial + 2 * kQueries + i * 32 * kWarps + thread);
+  }
+  return chunk;
+}
 
 // grid: (rows * key-value heads, chunks or 1).
 template <int D>
-__global__ void __launch_bounds__(32 * kWarps) PagedAttention(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_constant__ RowParams p) {
   using L = Layout<D>;
-  extern __shared__ __align__(128) char shared_memory[];
-  float* merge_o = reinterpret_cast<float*>(shared_memory + kWarps * L::kStages * L::kStageBytes);
-  __shared__ float merge_m[kWarps][kQueries], merge_l[kWarps][kQueries];
-  __shared__ uint64_t full[kWarps][L::kStages];
+  extern __shared__ __align__(128) char stages[];
+  __shared__ Scores scores[2];
+  __shared__ uint64_t full[L::kStages];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(blockIdx.x) / p.num_kv_heads;
-  const int head = static_cast<int>(blockIdx.x) % p.num_kv_heads;
-  if (lane == 0) {
-    for (int s = 0; s < L::kStages; ++s) BarrierInit(&full[warp][s], 1);
+  const int item = static_cast<int>(blockIdx.x), head = item % p.a.num_kv_heads;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < L::kStages; ++s) BarrierInit(&full[s], kWarps);
     BarrierInitFence();
   }
-  __syncwarp();
+  __syncthreads();
   LetSuccessorStart();
   WaitForPredecessor();
 
-  const int position = p.rows.positions[row];
-  const int first_chunk = p.partials != nullptr ? static_cast<int>(blockIdx.y) : 0;
+  const AttentionRows& rows = p.a.rows;
+  int row = item / p.a.num_kv_heads;
+  if (p.lone_rows != nullptr) row = p.lone_rows[row];
+  const int position = rows.positions[row];
+  const bool split = p.partials != nullptr;
+  const int first_chunk = split ? static_cast<int>(blockIdx.y) : 0;
   if (position < first_chunk * static_cast<int>(kChunkTokens)) return;
   const int last_block = position / static_cast<int>(kBlockTokens);
   const int first_block = first_chunk * kChunkBlocks;
-  const int end_block =
-      p.partials != nullptr ? min(last_block + 1, first_block + kChunkBlocks) : last_block + 1;
-  const int num_chunks = (end_block - first_block + kChunkBlocks - 1) / kChunkBlocks;
-  // This warp's blocks: first_block + warp + 4 i.
-  const int mine = (end_block - first_block - warp + kWarps - 1) / kWarps;
+  const int end_block = split ? min(last_block + 1, first_block + kChunkBlocks) : last_block + 1;
+  const int num_steps = (end_block - first_block + kStepBlocks - 1) / kStepBlocks;
+  // This warp's blocks: first_block + warp + 4 n, as far as there are any.
+  const int mine = (end_block - first_block - warp + kStepBlocks - 1) / kStepBlocks;
   const int32_t* table =
-      p.rows.block_tables + p.rows.sequence_of[row] * p.rows.table_stride + first_block + warp;
+      rows.block_tables + rows.sequence_of[row] * rows.table_stride + first_block + warp;
 
   int ids = 0;  // lane i holds the id of block i of the present 32
-  const auto block_id = [&](int i) {
-    if (i % 32 == 0) ids = i + lane < mine ? table[(i + lane) * kWarps] : 0;
-    return __shfl_sync(0xffffffffu, ids, i % 32);
-  };
   const uint64_t policy = EvictFirstPolicy();
-  char* stages = shared_memory + warp * L::kStages * L::kStageBytes;
-  const auto fetch = [&](int i, int stage) {
-    const int64_t piece =
-        (static_cast<int64_t>(block_id(i)) * p.num_kv_heads + head) * (L::kPieceBytes / 2);
-    if (lane == 0) {
-      char* to = stages + stage * L::kStageBytes;
-      BarrierArriveExpect(&full[warp][stage], L::kStageBytes);
-      BulkCopyHinted(to, p.k + piece, L::kPieceBytes, &full[warp][stage], policy);
-      BulkCopyHinted(to + L::kPieceBytes, p.v + piece, L::kPieceBytes, &full[warp][stage], policy);
-    }
+  const auto fetch = [&](int n, int stage) {
+    if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
+    const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
+    if (lane > 0) return;
+    if (n >= mine) return BarrierArrive(&full[stage]);
+    const int64_t piece = (id * p.a.num_kv_heads + head) * (L::kPieceBytes / 2);
+    char* to = stages + stage * L::kStageBytes + warp * L::kPieceBytes;
+    BarrierArriveExpect(&full[stage], 2 * L::kPieceBytes);
+    BulkCopyHinted(to, p.a.k + piece, L::kPieceBytes, &full[stage], policy);
+    BulkCopyHinted(to + kStepBlocks * L::kPieceBytes, p.a.v + piece, L::kPieceBytes, &full[stage],
+                   policy);
   };
-  for (int i = 0; i < L::kStages && i < mine; ++i) fetch(i, i);
+  for (int n = 0; n < L::kStages && n < num_steps; ++n) fetch(n, n);
 
   uint32_t q[D / 16][2];
   {
     const int g = lane / 4;
-    const bf16* query = p.queries + row * p.query_stride + (head * p.group + g) * D;
+    const bf16* query = p.a.queries + row * p.a.query_stride + (head * p.a.group + g) * D;
 #pragma unroll
     for (int kk = 0; kk < D / 16; ++kk) {
       const bf16* at = query + kk * 16 + 2 * (lane % 4);
-      q[kk][0] = g < p.group ? *reinterpret_cast<const uint32_t*>(at) : 0;
-      q[kk][1] = g < p.group ? *reinterpret_cast<const uint32_t*>(at + 8) : 0;
+      q[kk][0] = g < p.a.group ? *reinterpret_cast<const uint32_t*>(at) : 0;
+      q[kk][1] = g < p.a.group ? *reinterpret_cast<const uint32_t*>(at + 8) : 0;
     }
   }
 
-  Folded<L::kPerThread> folded;
-  folded.Clear();
-  int i = 0, stage = 0;
+  Outputs<D> total, chunk;
+  int stage = 0, before = 0;
   uint32_t phase = 0;
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    WarpChunk<D> state;
-    state.Clear();
-    for (int end = min(i + kBlocksPerWarp, mine); i < end; ++i) {
-      BarrierWait(&full[warp][stage], phase);
-      const char* keys = stages + stage * L::kStageBytes;
-      const int first_key = (first_block + warp + kWarps * i) * static_cast<int>(kBlockTokens);
-      state.Block(keys, keys + L::kPieceBytes, q, p.scale_log2, position + 1 - first_key, lane);
-      __syncwarp();
-      if (i + L::kStages < mine) fetch(i + L::kStages, stage);
-      if (++stage == L::kStages) {
-        stage = 0;
-        phase ^= 1;
-      }
-    }
-    // The chunk's four parts meet.
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int d = 4; d < 32; d *= 2) state.l[c] += __shfl_xor_sync(0xffffffffu, state.l[c], d);
-    }
-    if (lane < 4) {
-      merge_m[warp][2 * lane] = state.m[0];
-      merge_m[warp][2 * lane + 1] = state.m[1];
-      merge_l[warp][2 * lane] = state.l[0];
-      merge_l[warp][2 * lane + 1] = state.l[1];
-    }
-    float* o = merge_o + warp * D * kQueries;
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-      const int at = (t * 16 + lane / 4) * kQueries + 2 * (lane % 4);
-      *reinterpret_cast<float2*>(o + at) = make_float2(state.o[t][0], state.o[t][1]);
-      *reinterpret_cast<float2*>(o + at + 8 * kQueries) = make_float2(state.o[t][2], state.o[t][3]);
-    }
+  for (int n = 0; n < num_steps; ++n) {
+    BarrierWait(&full[stage], phase);
+    const char* keys = stages + stage * L::kStageBytes;
+    if (n < mine) ScoreBlock<D>(keys + warp * L::kPieceBytes, q, warp, scores[n % 2]);
     __syncthreads();
-#pragma unroll
-    for (int e = 0; e < L::kPerThread; ++e) {
-      const int at = static_cast<int>(threadIdx.x) * L::kPerThread + e, query = at % kQueries;
-      float m = merge_m[0][query];
-#pragma unroll
-      for (int w = 1; w < kWarps; ++w) m = fmaxf(m, merge_m[w][query]);
-      float sum = 0, out = 0;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float factor = exp2f(merge_m[w][query] - m);
-        sum += factor * merge_l[w][query];
-        out += factor * merge_o[w * D * kQueries + at];
-      }
-      folded.Fold(e, m, sum, out);
+    if (n > 0 && n - 1 + L::kStages < num_steps) fetch(n - 1 + L::kStages, before);
+    const int block = first_block + n * kStepBlocks;
+    AddStep<D>(scores[n % 2], keys + kStepBlocks * L::kPieceBytes, end_block - block,
+               position + 1 - block * static_cast<int>(kBlockTokens), p.a.scale_log2, &chunk);
+    if (n % kChunkSteps == kChunkSteps - 1 || n == num_steps - 1) {
+      SumLanes(&chunk.state);
+      total.FoldIn(chunk, p.a.scale_log2);
+      if (n < num_steps - 1) chunk = {};
     }
-    __syncthreads();
+    before = stage;
+    if (++stage == L::kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
   }
 
-  if (p.partials == nullptr) return StoreOut<D>(p, row, head, folded);
   const int all_chunks = last_block / kChunkBlocks + 1;
-  if (all_chunks == 1) return StoreOut<D>(p, row, head, folded);
+  if (!split || all_chunks == 1) return StoreOut<D>(p.a, row, head, total);
   float* partials =
-      p.partials + static_cast<int64_t>(blockIdx.x) * p.num_chunks * AttentionPartialFloats(D);
-  float* partial = partials + first_chunk * AttentionPartialFloats(D);
-#pragma unroll
-  for (int e = 0; e < L::kPerThread; ++e) {
-    const int at = static_cast<int>(threadIdx.x) * L::kPerThread + e;
-    if (at < kQueries) {
-      partial[at] = folded.m[e];
-      partial[kQueries + at] = folded.l[e];
-    }
-    partial[2 * kQueries + at] = folded.o[e];
-  }
+      p.partials + static_cast<int64_t>(item) * p.num_chunks * AttentionPartialFloats(D);
+  StorePartial<D>(chunk, partials + first_chunk * AttentionPartialFloats(D));
   // Whoever writes the last of a row's chunks folds all of them, in order.
   __shared__ bool last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    last = atomicAdd(&p.finished[blockIdx.x], 1) == all_chunks - 1;
-    if (last) p.finished[blockIdx.x] = 0;  // for the next launch
+    last = atomicAdd(&p.finished[item], 1) == all_chunks - 1;
+    if (last) p.finished[item] = 0;  // for the next launch
   }
   __syncthreads();
   if (!last) return;
   __threadfence();
-  folded.Clear();
+  total = {};
 #pragma unroll 4
   for (int c = 0; c < all_chunks; ++c, partials += AttentionPartialFloats(D)) {
-#pragma unroll
-    for (int e = 0; e < L::kPerThread; ++e) {
-      const int at = static_cast<int>(threadIdx.x) * L::kPerThread + e, query = at % kQueries;
-      folded.Fold(e, __ldcg(partials + query), __ldcg(partials + kQueries + query),
-                  __ldcg(partials + 2 * kQueries + at));
-    }
+    total.FoldIn(LoadPartial<D>(partials), p.a.scale_log2);
   }
-  StoreOut<D>(p, row, head, folded);
+  StoreOut<D>(p.a, row, head, total);
 }
 
 template <int D>
-void Run(const Params& params, int64_t rows, const AttentionPlan& plan, cudaStream_t stream) {
+void Run(const RowParams& params, int64_t rows, const AttentionPlan& plan, cudaStream_t stream) {
   static const bool allowed = [] {
-    AllowSharedBytes(PagedAttention<D>, Layout<D>::kSharedBytes);
+    AllowSharedBytes(AttentionOfRow<D>, Layout<D>::kSharedBytes);
     return true;
   }();
   (void)allowed;
-  const auto items = static_cast<unsigned>(rows * params.num_kv_heads);
-  Launch(PagedAttention<D>, dim3(items, static_cast<unsigned>(plan.num_chunks)), dim3(32 * kWarps),
+  const auto items = static_cast<unsigned>(rows * params.a.num_kv_heads);
+  Launch(AttentionOfRow<D>, dim3(items, static_cast<unsigned>(plan.num_chunks)), dim3(32 * kWarps),
          Layout<D>::kSharedBytes, stream, params);
 }
 
@@ -329,24 +299,30 @@ void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
   CHECK(qkv.dtype == kv.dtype && out.dtype == kv.dtype && out.cols == heads.q_width());
   if (qkv.rows == 0) return;
   const bool fits = kv.dtype == DType::kBFloat16 && heads.group() <= kQueries &&
-                    (heads.head_dim == 128 || heads.head_dim == 64) && qkv.row_stride % 2 == 0;
+                    (heads.head_dim == 128 || heads.head_dim == 64) && qkv.row_stride % 2 == 0 &&
+                    out.row_stride % 2 == 0 && scale > 0;
   if (!fits) return AttentionSimple(qkv, heads, scale, rows, kv, out, stream);
-  Params params;
-  params.queries = static_cast<const bf16*>(qkv.data);
-  params.query_stride = qkv.row_stride;
-  params.k = static_cast<const bf16*>(kv.k);
-  params.v = static_cast<const bf16*>(kv.v);
-  params.num_kv_heads = static_cast<int>(heads.num_kv_heads);
-  params.group = static_cast<int>(heads.group());
-  params.scale_log2 = scale * kLog2E;
-  params.rows = rows;
-  params.out = static_cast<bf16*>(out.data);
-  params.out_stride = out.row_stride;
+  RowParams params = {};
+  AttentionParams& a = params.a;
+  a.queries = static_cast<const bf16*>(qkv.data);
+  a.query_stride = qkv.row_stride;
+  a.k = static_cast<const bf16*>(kv.k);
+  a.v = static_cast<const bf16*>(kv.v);
+  a.num_kv_heads = static_cast<int>(heads.num_kv_heads);
+  a.group = static_cast<int>(heads.group());
+  a.scale_log2 = scale * kLog2E;
+  a.rows = rows;
+  a.out = static_cast<bf16*>(out.data);
+  a.out_stride = out.row_stride;
+  if (rows.num_tiles > 0) AttentionOfTiles(a, heads.head_dim, stream);
+  const int64_t alone = rows.num_alone(qkv.rows);
+  if (alone == 0) return;
+  params.lone_rows = rows.num_tiles > 0 ? rows.lone_rows : nullptr;
   params.finished = static_cast<int*>(workspace);
   params.partials = plan.split ? static_cast<float*>(workspace) + kAttentionCounters : nullptr;
   params.num_chunks = static_cast<int>(plan.num_chunks);
-  if (heads.head_dim == 128) return Run<128>(params, qkv.rows, plan, stream);
-  Run<64>(params, qkv.rows, plan, stream);
+  if (heads.head_dim == 128) return Run<128>(params, alone, plan, stream);
+  Run<64>(params, alone, plan, stream);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -3,11 +3,11 @@
 //
 //   s_j = scale * q . k_j,  P = softmax(s),  out = round(sum_j P_j v_j)
 //
-// The sum is cut at absolute positions: a chunk is 256 positions, its 16 blocks are dealt in turn
-// to four lanes of work, each an online softmax over its blocks in order; the four are merged, and
-// chunks are folded from the first to the last. Nothing of that depends on what else is in the
-// batch or on how chunks are given to thread blocks: a position's output is bitwise the same in
-// decode and prefill. P is rounded to bfloat16 where the model is bfloat16.
+// The sum is cut at absolute positions: a chunk is 256 positions, an online softmax over steps of
+// 64 positions in order; chunks are folded from the first to the last. Nothing of that depends on
+// what else is in the batch or on how rows and chunks are given to thread blocks: a position's
+// output is bitwise the same in decode and prefill. P is rounded to bfloat16 where the model is
+// bfloat16.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,6 +23,15 @@ struct AttentionRows {
   const int32_t* sequence_of = nullptr;   // [T] row of block_tables
   const int32_t* block_tables = nullptr;  // [sequences, table_stride] block ids by position / 16
   int64_t table_stride = 0;
+  // How rows are dealt to kernels (DivideRows; a matter of speed alone): tiles, and rows that go
+  // alone, on the device. No tiles: every row goes alone.
+  const AttentionTile* tiles = nullptr;
+  int64_t num_tiles = 0;
+  const int32_t* lone_rows = nullptr;
+  int64_t num_lone_rows = 0;
+
+  // Of a batch of so many rows: what the plan is made for.
+  int64_t num_alone(int64_t rows) const { return num_tiles > 0 ? num_lone_rows : rows; }
 };
 
 // qkv: [T, (Hq + 2 Hkv) D] with rotated queries in its first columns, dtype of the cache.

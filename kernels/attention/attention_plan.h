@@ -3,6 +3,10 @@
 // folds them; no choice changes a bit of the result.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "kernels/attention/attention.h"
 #include "kernels/cuda/device_limits.h"
 
@@ -23,8 +27,24 @@ struct AttentionPlan {
   int64_t workspace_bytes = 0;
 };
 
-// max_position: bound of the rows' absolute positions.
+// rows: those that go alone. max_position: bound of the rows' absolute positions.
 AttentionPlan PlanAttention(const HeadShape& heads, int64_t rows, int64_t max_position,
                             const DeviceLimits& limits);
+
+// Rows of one sequence that lie side by side in the batch, at consecutive positions: their queries
+// of a key-value head, at most kTileQueries, read its keys and values together.
+inline constexpr int64_t kTileQueries = 128;
+struct AttentionTile {
+  int32_t first_row = 0, num_rows = 0;
+};
+
+// The rows of a batch by the kernel that is faster for them; padding (negative positions) is in
+// neither list.
+struct AttentionDivision {
+  std::vector<AttentionTile> tiles;
+  std::vector<int32_t> lone_rows;
+};
+AttentionDivision DivideRows(std::span<const int32_t> positions,
+                             std::span<const int32_t> sequence_of, const HeadShape& heads);
 
 }  // namespace orrery::kernels::cuda

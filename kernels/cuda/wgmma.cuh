@@ -63,6 +63,24 @@ __device__ __forceinline__ void Wgmma64x128x16(float (&d)[64], uint64_t a, uint6
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
+// --- the copy engine (tensor_map.h): a box from (column, row) on, completing on a barrier that
+// expects its bytes ---
+
+__device__ __forceinline__ void BarrierExpect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+__device__ __forceinline__ void CopyBox(void* to, const void* tensor_map, int column, int row,
+                                        uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(SharedAddress(to)),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(SharedAddress(barrier))
+      : "memory");
+}
+
 // Registers a thread: the producers give theirs to those who hold sums.
 template <int kRegisters>
 __device__ __forceinline__ void KeepRegisters() {

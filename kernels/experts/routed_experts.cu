@@ -115,7 +115,7 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   const int64_t experts = num_slots < shape.num_experts ? num_slots : shape.num_experts;
   const int64_t max_tiles = problem.feature_tiles * (num_slots / Shape::kRowsN + experts);
   if constexpr (kTiled) {
-    LaunchTiledProduct<kGateUp>(problem, in.cols, max_tiles, limits.num_sms, stream);
+    LaunchTiledProduct<kGateUp>(problem, w, max_tiles, limits.num_sms, stream);
   } else {
     LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits.num_sms, stream);
   }

@@ -91,7 +91,7 @@ template <bool kGated>
 void RunTiled(const TensorView& x, const TensorView& w, const TensorView& bias,
               const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
   const auto problem = MakeProblem<TiledShape<kGated>>(x, w, bias, out);
-  LaunchTiledProduct<kGated>(problem, x.cols, int64_t{problem.row_tiles} * problem.feature_tiles,
+  LaunchTiledProduct<kGated>(problem, w, int64_t{problem.row_tiles} * problem.feature_tiles,
                              limits.num_sms, stream);
 }
 

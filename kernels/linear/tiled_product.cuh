@@ -1,13 +1,17 @@
-// The product for many rows of X: Hopper's warpgroup instructions on tiles of 128 weight rows by
-// 256 rows of X. Same Problem, same order of k, same bits as the streaming product
+// The product for many rows of X: Hopper's warpgroup instructions on tiles of 256 weight rows by
+// 128 rows of X. Same Problem, same order of k, same bits as the streaming product
 // (stream_product.cuh).
 //
-// Four producer warps copy 16 bytes a thread into a ring of stages of 64 columns, swizzled as the
-// instruction wants it; rows of X may lie anywhere. Two consumer warpgroups share a tile's weights
-// and halve its rows; a half without rows is skipped. Persistent thread blocks.
+// A ring of stages of 64 columns: the copy engine brings the weights, four producer warps the rows
+// of X, 16 bytes a thread, swizzled alike; they may lie anywhere. Two consumer warpgroups share a
+// tile's rows of X and halve its weights; a half without outputs is skipped. Persistent thread
+// blocks.
+//
+// Of Problem it also reads w and weight_stride: the weights are one matrix.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/linear/tile_list.cuh"
 
@@ -16,10 +20,11 @@ namespace orrery::kernels::cuda {
 template <bool kGated_>
 struct TiledShape {
   static constexpr bool kGated = kGated_;
-  static constexpr int kRowsM = 128;
-  static constexpr int kFeatures = kGated ? 64 : 128;
-  static constexpr int kRowsN = 256;
+  static constexpr int kRowsM = 256;
+  static constexpr int kFeatures = kGated ? 128 : 256;
+  static constexpr int kRowsN = 128;
   static constexpr int kSlab = 64;
+  static constexpr int kHalves = kGated ? 2 : 1;  // boxes of a tile's weights: gates, ups
   static constexpr int kStages = 4;
   static constexpr int kLag = 2;  // stages a producer issues before it vouches for one
   static constexpr int kConsumers = 256, kProducers = 128;  // threads
@@ -31,15 +36,13 @@ struct TiledShape {
 template <typename Shape, typename Problem>
 struct TiledProducer {
   static constexpr int kRowStep = Shape::kProducers / 8;  // 8 chunks of 16 bytes a row
-  static constexpr int kWeightRows = Shape::kRowsM / kRowStep;
   static constexpr int kTokenRows = Shape::kRowsN / kRowStep;
   static constexpr int kRowBytes = 2 * Shape::kSlab;
 
   const Problem& problem;
   int row, chunk;
-  int offset;  // of this thread's chunk in its first row, swizzled
-  const bf16* weights[Shape::kGated ? 2 : 1];
-  int num_features;
+  int offset;                       // of this thread's chunk in its first row, swizzled
+  int weight_rows[Shape::kHalves];  // the first row of each box
   const bf16* tokens[kTokenRows];
 
   __device__ TiledProducer(const Problem& p, int thread)
@@ -50,25 +53,27 @@ struct TiledProducer {
 
   template <typename Tile>
   __device__ void Start(const Tile& tile) {
+    if (row == 0 && chunk == 0) {
 #pragma unroll
-    for (int h = 0; h < (Shape::kGated ? 2 : 1); ++h) {
-      weights[h] = problem.Weights(tile, h) + 8 * chunk;
+      for (int h = 0; h < Shape::kHalves; ++h) {
+        weight_rows[h] =
+            static_cast<int>((problem.Weights(tile, h) - problem.w) / problem.weight_stride);
+      }
     }
-    num_features = tile.num_features;
 #pragma unroll
     for (int i = 0; i < kTokenRows; ++i) {
       const int c = row + i * kRowStep;
       tokens[i] = c < tile.num_rows ? problem.TokenRow(tile, c) + 8 * chunk : nullptr;
     }
   }
-  __device__ void Copy(char* stage, int64_t k0) const {
+  __device__ void Copy(char* stage, int64_t k0, const CUtensorMap* weights, uint64_t* full) const {
+    if (row == 0 && chunk == 0) {  // where outputs end, a box has rows that no output uses
+      BarrierExpect(full, Shape::kRowsM * kRowBytes);
 #pragma unroll
-    for (int i = 0; i < kWeightRows; ++i) {
-      const int feature = row + i * kRowStep % Shape::kFeatures;
-      if (feature >= num_features) continue;
-      const bf16* from = weights[i * kRowStep / Shape::kFeatures];
-      AsyncCopy16(stage + offset + i * kRowStep * kRowBytes,
-                  from + feature * problem.weight_stride + k0);
+      for (int h = 0; h < Shape::kHalves; ++h) {
+        CopyBox(stage + h * Shape::kFeatures * kRowBytes, weights, static_cast<int>(k0),
+                weight_rows[h], full);
+      }
     }
     char* rows = stage + Shape::kRowsM * kRowBytes;
 #pragma unroll
@@ -87,7 +92,8 @@ static_assert(128 * kProducerRegisters + 256 * kConsumerRegisters <= 384 * 168);
 
 template <typename Shape, typename Problem>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    TiledProduct(const __grid_constant__ Problem problem, int64_t k) {
+    TiledProduct(const __grid_constant__ Problem problem, int64_t k,
+                 const __grid_constant__ CUtensorMap weights) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // elsewhere plans never choose it: DeviceLimits::wgmma
   extern __shared__ char unaligned[];
   char* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
@@ -119,7 +125,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       p.Start(tiles.At(problem, n));
       for (int s = 0; s < slabs; ++s) {
         BarrierWait(&empty[ring.stage], ring.phase ^ 1);
-        p.Copy(stages + ring.stage * Shape::kStageBytes, int64_t{s} * Shape::kSlab);
+        p.Copy(stages + ring.stage * Shape::kStageBytes, int64_t{s} * Shape::kSlab, &weights,
+               &full[ring.stage]);
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (++issued > Shape::kLag) {
           asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kLag) : "memory");
@@ -134,25 +141,28 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 
   TakeRegisters<kConsumerRegisters>();
-  const int group = warp / 4, first_row = 128 * group;
+  // Weight rows of this group's two products, and outputs of the first.
+  const int group = warp / 4, first_output = Shape::kFeatures / 2 * group;
+  const int second = Shape::kGated ? Shape::kFeatures : 64;
   RingPosition ring;
   for (int n = 0; n < num_mine; ++n) {
     const auto tile = tiles.At(problem, n);
     float sums[2][64];
-    const bool busy = first_row < tile.num_rows;
+    const bool busy = first_output < tile.num_features;
     int held = -1;  // stage that the products under way still read
     for (int s = 0; s < slabs; ++s) {
       BarrierWait(&full[ring.stage], ring.phase);
       const char* stage = stages + ring.stage * Shape::kStageBytes;
       if (busy) {
-        const char* rows = stage + (Shape::kRowsM + first_row) * 2 * Shape::kSlab;
+        const char* rows = stage + Shape::kRowsM * 2 * Shape::kSlab;
+        const char* own = stage + first_output * 2 * Shape::kSlab;
         WgmmaFence();
 #pragma unroll
         for (int kk = 0; kk < Shape::kSlab; kk += 16) {
           const uint64_t b = SwizzledDescriptor(rows, kk);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            Wgmma64x128x16(sums[m], SwizzledDescriptor(stage + m * 64 * 2 * Shape::kSlab, kk), b,
+            Wgmma64x128x16(sums[m], SwizzledDescriptor(own + m * second * 2 * Shape::kSlab, kk), b,
                            s > 0 || kk > 0);
           }
         }
@@ -166,10 +176,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     WgmmaWait<0>();
     if (thread % 32 == 0) BarrierArrive(&empty[held]);
     if (!busy) continue;
-    const int output = 16 * (warp % 4);
+    const int output = first_output + 16 * (warp % 4);
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-      if (first_row + 8 * j >= tile.num_rows) break;
+      if (8 * j >= tile.num_rows) break;
 #pragma unroll
       for (int m = 0; m < (Shape::kGated ? 1 : 2); ++m) {
         float out[4];
@@ -178,17 +188,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           out[v] = sums[m][4 * j + v];
           if constexpr (Shape::kGated) out[v] = GatedProduct(out[v], sums[1][4 * j + v]);
         }
-        StoreFragment(problem, tile, 64 * m + output, first_row + 8 * j, out);
+        StoreFragment(problem, tile, 64 * m + output, 8 * j, out);
       }
     }
   }
 #endif
 }
 
-// REQUIRES: k is a multiple of 64.
+// weights: all of them, the matrix that begins at problem.w. REQUIRES: k is a multiple of 64.
 template <bool kGated, typename Problem>
-void LaunchTiledProduct(const Problem& problem, int64_t k, int64_t max_tiles, int num_sms,
-                        cudaStream_t stream) {
+void LaunchTiledProduct(const Problem& problem, const TensorView& weights, int64_t max_tiles,
+                        int num_sms, cudaStream_t stream) {
   using Shape = TiledShape<kGated>;
   static const bool allowed = [] {
     AllowSharedBytes(TiledProduct<Shape, Problem>, Shape::kSharedBytes);
@@ -197,7 +207,9 @@ void LaunchTiledProduct(const Problem& problem, int64_t k, int64_t max_tiles, in
   (void)allowed;
   const int64_t grid = max_tiles < num_sms ? max_tiles : num_sms;
   Launch(TiledProduct<Shape, Problem>, dim3(static_cast<unsigned>(grid)), dim3(Shape::kThreads),
-         Shape::kSharedBytes, stream, problem, k);
+         Shape::kSharedBytes, stream, problem, weights.cols,
+         MakeTensorMap(weights.data, weights.rows, weights.cols, weights.row_stride,
+                       Shape::kRowsM / Shape::kHalves));
 }
 
 }  // namespace orrery::kernels::cuda

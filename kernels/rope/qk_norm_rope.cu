@@ -1,4 +1,5 @@
-// A warp owns one head of one row (head_columns.cuh).
+// A warp owns one head of one row (head_columns.cuh), or where 16 bytes can be read at once
+// several: the same sums in the same order.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/rope/head_columns.cuh"
 #include "kernels/rope/qk_norm_rope_cuda.h"
@@ -61,6 +62,92 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeKernel(RopeParams<T> p)
   }
 }
 
+// A lane holds 16 bytes of the first half of a head, and the same of the second: columns of four
+// lanes of QkNormRopeKernel, whose sums it takes in that kernel's order.
+template <int D>
+__global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFloat16> p) {
+  constexpr int kHalf = D / 2, kLanes = kHalf / 8, kHeads = 32 / kLanes;  // of a head; of a warp
+  LetSuccessorStart();
+  const int lane = static_cast<int>(threadIdx.x) % 32, c = lane % kLanes * 8;
+  const int q_heads = static_cast<int>(p.num_heads), kv_heads = static_cast<int>(p.num_kv_heads);
+  const unsigned items = static_cast<unsigned>((q_heads + 2 * kv_heads + kHeads - 1) / kHeads);
+  const unsigned item = blockIdx.x * kWarps + threadIdx.x / 32;
+  const int64_t t = item / items;
+  const int h = static_cast<int>(item % items) * kHeads + lane / kLanes;
+  const bool is_query = h < q_heads, is_value = h >= q_heads + kv_heads;
+  const BFloat16* norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
+  uint4 low_weight = {}, high_weight = {};
+  if (norm != nullptr) {
+    low_weight = *reinterpret_cast<const uint4*>(norm + c);
+    high_weight = *reinterpret_cast<const uint4*>(norm + kHalf + c);
+  }
+  WaitForPredecessor();
+  if (t >= p.rows) return;
+  const int32_t position = p.positions[t];
+  if (position < 0) return;
+  const bool present = h < q_heads + 2 * kv_heads;
+  BFloat16* head = p.qkv.Row(t) + h * D;
+  uint4 low_raw = {}, high_raw = {};
+  if (present) {
+    low_raw = *reinterpret_cast<const uint4*>(head + c);
+    high_raw = *reinterpret_cast<const uint4*>(head + kHalf + c);
+  }
+  float low[8], high[8];
+  Unpack<BFloat16>(low_raw, low);
+  Unpack<BFloat16>(high_raw, high);
+  float squares[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum = fmaf(low[2 * i], low[2 * i], 0.0f);
+    sum = fmaf(low[2 * i + 1], low[2 * i + 1], sum);
+    sum = fmaf(high[2 * i], high[2 * i], sum);
+    squares[i] = fmaf(high[2 * i + 1], high[2 * i + 1], sum);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      squares[i] += __shfl_xor_sync(~0u, squares[i], step);
+    }
+  }
+  if (!present) return;
+  if (norm != nullptr) {
+    const float sum = (squares[0] + squares[2]) + (squares[1] + squares[3]);
+    const float mean = __fdiv_rn(sum, static_cast<float>(D));
+    const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
+    float w[8];
+    const auto scale = [&](float(&x)[8]) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        x[e] = RoundTo<BFloat16>(__fmul_rn(w[e], RoundTo<BFloat16>(__fmul_rn(x[e], r))));
+      }
+    };
+    Unpack<BFloat16>(low_weight, w);
+    scale(low);
+    Unpack<BFloat16>(high_weight, w);
+    scale(high);
+  }
+  if (!is_value) {
+    const float* at = p.rope + int64_t{position} * D + c;
+#pragma unroll
+    for (int e = 0; e < 8; e += 4) {
+      const float4 cos = *reinterpret_cast<const float4*>(at + e);
+      const float4 sin = *reinterpret_cast<const float4*>(at + kHalf + e);
+      Rotate(cos.x, sin.x, &low[e], &high[e]);
+      Rotate(cos.y, sin.y, &low[e + 1], &high[e + 1]);
+      Rotate(cos.z, sin.z, &low[e + 2], &high[e + 2]);
+      Rotate(cos.w, sin.w, &low[e + 3], &high[e + 3]);
+    }
+  }
+  BFloat16* to_low = head + c;
+  BFloat16* to_high = head + kHalf + c;
+  if (!is_query) {  // the swizzle keeps eight columns together
+    BFloat16* cache = is_value ? p.v : p.k;
+    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0), slot = p.slots[t];
+    to_low = cache + KvIndex(slot, kv_head, c, kv_heads, D, p.swizzled);
+    to_high = cache + KvIndex(slot, kv_head, kHalf + c, kv_heads, D, p.swizzled);
+  }
+  *reinterpret_cast<uint4*>(to_low) = Pack<BFloat16>(low);
+  *reinterpret_cast<uint4*>(to_high) = Pack<BFloat16>(high);
+}
+
 // One block of threads a (copy, head): the first positions of a piece lie next to one another.
 template <typename T>
 __global__ void CopyKvKernel(const KvCopy* copies, T* k, T* v, int64_t num_kv_heads, int64_t d,
@@ -84,6 +171,24 @@ bool Paired(const TensorView& qkv, const QkNormRopeArgs& args, const KvBlocks& k
          PairAligned(qkv.data, qkv.dtype) && PairAligned(args.q_norm.data, qkv.dtype) &&
          PairAligned(args.k_norm.data, qkv.dtype) && PairAligned(kv.k, qkv.dtype) &&
          PairAligned(kv.v, qkv.dtype) && PairAligned(args.rope, DType::kFloat32);
+}
+
+// Whether QkNormRopeVectors can serve.
+bool InVectors(const TensorView& qkv, const QkNormRopeArgs& args, const KvBlocks& kv) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const int64_t d = args.heads.head_dim;
+  const int64_t warps = qkv.rows * (args.heads.num_heads + 2 * args.heads.num_kv_heads);
+  return qkv.dtype == DType::kBFloat16 && (d == 64 || d == 128) && qkv.row_stride % 8 == 0 &&
+         aligned(qkv.data) && aligned(args.q_norm.data) && aligned(args.k_norm.data) &&
+         aligned(kv.k) && aligned(kv.v) && aligned(args.rope) && warps < int64_t{1} << 31;
+}
+
+template <int D>
+void RunVectors(const RopeParams<BFloat16>& p, cudaStream_t stream) {
+  constexpr int64_t kHeads = 32 / (D / 16);
+  const int64_t items = p.rows * DivideUp(p.num_heads + 2 * p.num_kv_heads, kHeads);
+  Launch(QkNormRopeVectors<D>, static_cast<unsigned>(DivideUp(items, kWarps)), 32 * kWarps, 0,
+         stream, p);
 }
 
 }  // namespace
@@ -114,6 +219,11 @@ void QkNormRopeWriteKv(const TensorView& qkv, const QkNormRopeArgs& args, const 
     p.v = static_cast<T*>(kv.v);
     p.swizzled = kv.swizzled();
     p.paired = Paired(qkv, args, kv);
+    if constexpr (sizeof(T) == 2) {
+      if (InVectors(qkv, args, kv)) {
+        return heads.head_dim == 128 ? RunVectors<128>(p, stream) : RunVectors<64>(p, stream);
+      }
+    }
     const int64_t items = qkv.rows * (heads.num_heads + 2 * heads.num_kv_heads);
     Launch(QkNormRopeKernel<T>, static_cast<unsigned>(DivideUp(items, kWarps)), 32 * kWarps, 0,
            stream, p);

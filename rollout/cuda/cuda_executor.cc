@@ -37,13 +37,18 @@ CudaExecutor::InputLayout::InputLayout(const Extents& e) {
   sequence_of = place(4 * e.rows);
   logit_rows = place(4 * e.samples);
   sampling = place(static_cast<int64_t>(sizeof(SamplerRow)) * e.samples);
+  attention_tiles = place(static_cast<int64_t>(sizeof(kernels::cuda::AttentionTile)) * e.rows);
+  lone_rows = place(4 * e.rows);
   tables = place(4 * e.sequences * e.table_stride);
   bytes = at;
 }
 
 CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
                            const OpsLimits& limits)
-    : limits_(limits), stream_(NewStream()), ops_(weights, device, limits, stream_) {
+    : spec_(weights->spec()),
+      limits_(limits),
+      stream_(NewStream()),
+      ops_(weights, device, limits, stream_) {
   const int64_t blocks = (limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   Extents most;
   most.rows = Bucket(limits.max_rows);
@@ -110,7 +115,21 @@ void CudaExecutor::Fill(const Step& step, const Extents& e, std::byte* to) const
   }
 }
 
-void CudaExecutor::Enqueue(const Extents& e) {
+kernels::cuda::AttentionDivision CudaExecutor::FillDivision(const Extents& e, std::byte* to) const {
+  const InputLayout at(e);
+  const auto ints = [&](int64_t offset) {
+    return std::span(reinterpret_cast<const int32_t*>(to + offset), static_cast<size_t>(e.rows));
+  };
+  kernels::cuda::AttentionDivision division =
+      kernels::cuda::DivideRows(ints(at.positions), ints(at.sequence_of), spec_.heads);
+  std::copy(division.tiles.begin(), division.tiles.end(),
+            reinterpret_cast<kernels::cuda::AttentionTile*>(to + at.attention_tiles));
+  std::copy(division.lone_rows.begin(), division.lone_rows.end(),
+            reinterpret_cast<int32_t*>(to + at.lone_rows));
+  return division;
+}
+
+void CudaExecutor::Enqueue(const Extents& e, int64_t tiles, int64_t lone_rows) {
   const InputLayout at(e);
   StepInput in;
   in.token_ids = input_.as<int32_t>(at.token_ids);
@@ -121,6 +140,10 @@ void CudaExecutor::Enqueue(const Extents& e) {
   in.block_tables = input_.as<int32_t>(at.tables);
   in.table_stride = e.table_stride;
   in.max_position = std::min(e.table_stride * kernels::kBlockTokens, limits_.max_positions) - 1;
+  in.attention_tiles = input_.as<kernels::cuda::AttentionTile>(at.attention_tiles);
+  in.num_attention_tiles = tiles;
+  in.lone_rows = input_.as<int32_t>(at.lone_rows);
+  in.num_lone_rows = lone_rows;
   in.logit_rows = input_.as<int32_t>(at.logit_rows);
   in.num_logit_rows = e.samples;
   const kernels::TensorView hidden = ops_.Hidden(in, e.rows);
@@ -195,14 +218,17 @@ void CudaExecutor::Launch(const Step& step) {
   const InputLayout layout(extents);
   CHECK_LE(layout.bytes, input_.bytes());
   Fill(step, extents, pinned_input_[buffer].data());
-  CUDA_CHECK(cudaMemcpyAsync(input_.data(), pinned_input_[buffer].data(),
-                             static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_));
   // Steps of one row a sequence recur and become graphs; prompts come in all sizes.
   const bool decode = step.rows.size() == step.samples.size();
+  kernels::cuda::AttentionDivision division;
+  if (!decode) division = FillDivision(extents, pinned_input_[buffer].data());
+  CUDA_CHECK(cudaMemcpyAsync(input_.data(), pinned_input_[buffer].data(),
+                             static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_));
   if (decode) {
     RunGraph(extents);
   } else {
-    Enqueue(extents);
+    Enqueue(extents, static_cast<int64_t>(division.tiles.size()),
+            static_cast<int64_t>(division.lone_rows.size()));
   }
   num_samples_[buffer] = static_cast<int64_t>(step.samples.size());
   if (num_samples_[buffer] > 0) {

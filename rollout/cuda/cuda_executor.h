@@ -75,15 +75,20 @@ class CudaExecutor {
   // Byte offsets of a step's arrays in its input block.
   struct InputLayout {
     explicit InputLayout(const Extents& e);
-    int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, tables, bytes;
+    int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, attention_tiles,
+        lone_rows, tables, bytes;
   };
   Extents RoundUp(const Step& step) const;
   void Fill(const Step& step, const Extents& extents, std::byte* to) const;
+  // Deals the rows of a filled step to the kernels of attention.
+  kernels::cuda::AttentionDivision FillDivision(const Extents& extents, std::byte* to) const;
   void UploadCopies(const Step& step, int buffer);
   void UploadIds(const Step& step);
-  void Enqueue(const Extents& extents);
+  // Numbers of attention's tiles and lone rows; no tiles in a graph, where every row goes alone.
+  void Enqueue(const Extents& extents, int64_t tiles = 0, int64_t lone_rows = 0);
   void RunGraph(const Extents& extents);
 
+  const model::ModelSpec& spec_;
   const OpsLimits limits_;
   cudaStream_t stream_;
   CudaOps ops_;

@@ -258,8 +258,12 @@ Value CudaOps::Attention(const Value& qkv, int64_t layer, const Batch&) {
   rows.sequence_of = input_.sequence_of;
   rows.block_tables = input_.block_tables;
   rows.table_stride = input_.table_stride;
-  const kernels::cuda::AttentionPlan plan =
-      kernels::cuda::PlanAttention(spec_.heads, qkv.view.rows, input_.max_position, device_);
+  rows.tiles = input_.attention_tiles;
+  rows.num_tiles = input_.num_attention_tiles;
+  rows.lone_rows = input_.lone_rows;
+  rows.num_lone_rows = input_.num_lone_rows;
+  const kernels::cuda::AttentionPlan plan = kernels::cuda::PlanAttention(
+      spec_.heads, rows.num_alone(qkv.view.rows), input_.max_position, device_);
   CHECK_LE(plan.workspace_bytes, attention_workspace_.bytes());
   kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), rows, Layer(layer), plan,
                            attention_workspace_.data(), out.view, stream_);

@@ -28,6 +28,11 @@ struct StepInput {
   const int32_t* block_tables = nullptr;
   int64_t table_stride = 0;
   int64_t max_position = 0;
+  // Rows that read keys and values together, and the others (AttentionRows).
+  const kernels::cuda::AttentionTile* attention_tiles = nullptr;
+  int64_t num_attention_tiles = 0;
+  const int32_t* lone_rows = nullptr;
+  int64_t num_lone_rows = 0;
   const int32_t* logit_rows = nullptr;  // [n] rows whose logits are wanted; negative: padding
   int64_t num_logit_rows = 0;
   // Routing replay: [layers with experts, T, top_k] ids in place of the router's choice (negative:

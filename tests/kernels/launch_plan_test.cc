@@ -69,6 +69,44 @@ TEST(AttentionPlan, SplitsWhereRowsAreFewAndTheContextIsLong) {
   }
 }
 
+TEST(AttentionPlan, DividesRunsOfOneSequence) {
+  struct Run {
+    int32_t sequence, first, count;
+  };
+  // A long run is cut; positions or sequences that do not go on end a tile; padding is left out.
+  const std::vector<Run> runs = {{0, 0, 40}, {0, -1, 1}, {1, 7, 3}, {2, 5, 4},  {2, 9, 4},
+                                 {3, 9, 5},  {3, 13, 1}, {4, 0, 1}, {0, -1, 1}, {5, 1, 16}};
+  std::vector<int32_t> positions, sequences;
+  for (const Run& run : runs) {
+    for (int32_t i = 0; i < run.count; ++i) {
+      positions.push_back(run.first + i);
+      sequences.push_back(run.sequence);
+    }
+  }
+  for (const HeadShape& heads : {HeadShape{32, 4, 128}, HeadShape{9, 3, 64}, HeadShape{4, 4, 64}}) {
+    const AttentionDivision division = DivideRows(positions, sequences, heads);
+    std::vector<int> seen(positions.size());
+    for (const AttentionTile& tile : division.tiles) {
+      EXPECT_GE(tile.num_rows, 4);
+      EXPECT_LE(tile.num_rows * heads.group(), kTileQueries);
+      for (int32_t i = 0; i < tile.num_rows; ++i) {
+        const int32_t t = tile.first_row + i;
+        ++seen[t];
+        EXPECT_EQ(positions[t], positions[tile.first_row] + i);
+        EXPECT_EQ(sequences[t], sequences[tile.first_row]);
+      }
+    }
+    for (const int32_t t : division.lone_rows) ++seen[t];
+    for (size_t t = 0; t < seen.size(); ++t) EXPECT_EQ(seen[t], positions[t] >= 0) << t;
+    EXPECT_EQ(division.lone_rows.size(), 5u);
+  }
+  const AttentionDivision division = DivideRows(positions, sequences, {32, 4, 128});
+  ASSERT_EQ(division.tiles.size(), 6u);  // 16, 16 and 8 rows; 8; 5; 16
+  EXPECT_EQ(division.tiles[2].first_row, 32);
+  EXPECT_EQ(division.tiles[2].num_rows, 8);
+  EXPECT_TRUE(DivideRows({}, {}, {32, 4, 128}).tiles.empty());
+}
+
 TEST(AttentionPlan, NeverMoreItemsThanCounters) {
   DeviceLimits huge = RubinLimits();
   huge.num_sms = 100000;

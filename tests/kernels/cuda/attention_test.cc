@@ -1,8 +1,11 @@
-// Paged attention on a GPU: against double, and bitwise whatever the batch and the split.
+// Paged attention on a GPU: against double, and bitwise whatever the batch, the split and the
+// tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <span>
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_simple.h"
@@ -52,6 +55,16 @@ struct AttentionCase {
     const std::vector<float> row = Rounded(dtype, random->Floats(heads.qkv_width(), 2));
     qkv.insert(qkv.end(), row.begin(), row.end());
   }
+  void AddRows(Random* random, int32_t sequence, int32_t first, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) AddRow(random, sequence, first + i);
+  }
+  // The first blocks of a sequence are those of another: a shared prompt.
+  void ShareBlocks(int64_t from, int64_t to, int64_t blocks) {
+    std::copy_n(tables.begin() + from * table_stride, blocks, tables.begin() + to * table_stride);
+    const int64_t n = blocks * kBlockTokens * heads.kv_width();
+    std::copy_n(k[from].begin(), n, k[to].begin());
+    std::copy_n(v[from].begin(), n, v[to].begin());
+  }
   int64_t rows() const { return static_cast<int64_t>(positions.size()); }
 
   DType dtype;
@@ -64,6 +77,8 @@ struct AttentionCase {
   std::vector<std::vector<float>> k, v;  // by sequence, in order
 };
 
+enum class Kernels { kAlone, kTiles, kSimple };
+
 // A case on the device; Run takes any of its rows.
 struct AttentionRun {
   explicit AttentionRun(const AttentionCase& c)
@@ -72,27 +87,37 @@ struct AttentionRun {
         k(c.dtype, c.keys, 1, static_cast<int64_t>(c.keys.size())),
         v(c.dtype, c.values, 1, static_cast<int64_t>(c.values.size())),
         tables(c.tables) {}
-  // simple: not the tuned kernel.
   std::vector<float> Run(int64_t first, int64_t count, const DeviceLimits& limits, int64_t bound,
-                         bool simple = false) const {
-    const DeviceArray<int32_t> positions(
-        std::vector<int32_t>(c.positions.begin() + first, c.positions.begin() + first + count));
-    const DeviceArray<int32_t> sequences(
-        std::vector<int32_t>(c.sequence_of.begin() + first, c.sequence_of.begin() + first + count));
+                         Kernels kernels = Kernels::kAlone) const {
+    const std::span all_positions(c.positions), all_sequences(c.sequence_of);
+    const auto host_positions = all_positions.subspan(first, count);
+    const auto host_sequences = all_sequences.subspan(first, count);
+    const DeviceArray<int32_t> positions({host_positions.begin(), host_positions.end()});
+    const DeviceArray<int32_t> sequences({host_sequences.begin(), host_sequences.end()});
+    AttentionDivision division;
+    if (kernels == Kernels::kTiles) {
+      division = DivideRows(host_positions, host_sequences, c.heads);
+    }
+    const DeviceArray<AttentionTile> tiles(division.tiles);
+    const DeviceArray<int32_t> lone_rows(division.lone_rows);
     const DeviceMatrix out(c.dtype, count, c.heads.q_width());
     AttentionRows rows;
     rows.positions = positions.get();
     rows.sequence_of = sequences.get();
     rows.block_tables = tables.get();
     rows.table_stride = c.table_stride;
+    rows.tiles = tiles.get();
+    rows.num_tiles = tiles.size();
+    rows.lone_rows = lone_rows.get();
+    rows.num_lone_rows = lone_rows.size();
     const KvBlocks kv{k.view().data, v.view().data,        c.dtype,
                       c.num_blocks,  c.heads.num_kv_heads, c.heads.head_dim};
     const TensorView queries = qkv.view().Rows(first, count);
-    if (simple) {
+    if (kernels == Kernels::kSimple) {
       AttentionSimple(queries, c.heads, c.scale, rows, kv, out.view(), nullptr);
       return out.Download();
     }
-    const AttentionPlan plan = PlanAttention(c.heads, count, bound, limits);
+    const AttentionPlan plan = PlanAttention(c.heads, rows.num_alone(count), bound, limits);
     DeviceArray<uint8_t> workspace(plan.workspace_bytes);
     workspace.Zero();
     Attention(queries, c.heads, c.scale, rows, kv, plan, workspace.get(), out.view(), nullptr);
@@ -180,7 +205,7 @@ TEST_F(CudaAttentionTest, EqualsDoubleWhateverTheSplit) {
     const AttentionRun run(c);
     const std::vector<float> whole = run.Run(0, c.rows(), one, 4098);
     ExpectAll(c, whole);
-    ExpectAll(c, run.Run(0, c.rows(), limits_, 4098, /*simple=*/true));
+    ExpectAll(c, run.Run(0, c.rows(), limits_, 4098, Kernels::kSimple));
     const int64_t width = c.heads.q_width();
     const auto same = [&](const std::vector<float>& part, int64_t first) {
       for (int64_t i = 0; i < static_cast<int64_t>(part.size()); ++i) {
@@ -216,8 +241,56 @@ TEST_F(CudaAttentionTest, PrefillRowsHaveTheBitsOfDecode) {
       const std::vector<float> alone = run.Run(p, 1, limits_, 529);
       EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + p * width)) << p;
     }
-    const std::vector<float> chunk = run.Run(200, 77, limits_, 529);
-    EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), whole.begin() + 200 * width));
+    for (const Kernels kernels : {Kernels::kAlone, Kernels::kTiles}) {
+      const std::vector<float> chunk = run.Run(200, 77, limits_, 529, kernels);
+      EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), whole.begin() + 200 * width));
+    }
+    EXPECT_EQ(run.Run(0, 530, limits_, 529, Kernels::kTiles), whole);
+  }
+}
+
+// Decode rows, prompts from their beginning and from anywhere, prompts of a shared prefix, runs too
+// short for a tile, padding between them.
+TEST_F(CudaAttentionTest, TilesHaveTheBitsOfRowsAlone) {
+  Random random(3);
+  for (const int64_t d : {64, 128}) {
+    for (int64_t group = 1; group <= 8; ++group) {
+      SCOPED_TRACE(testing::Message() << "d " << d << " group " << group);
+      AttentionCase c(&random, DType::kBFloat16, {2 * group, 2, d},
+                      {300, 1103, 777, 530, 65, 2100, 19});
+      c.ShareBlocks(1, 2, 23);
+      c.ShareBlocks(1, 3, 23);
+      c.AddRow(&random, 0, 299);
+      c.AddRows(&random, 1, 0, 143);
+      c.AddRow(&random, 5, 2099);
+      c.AddRows(&random, 2, 369, 300);
+      c.AddRows(&random, 3, 371, 5);
+      c.AddRow(&random, 0, -1);
+      c.AddRow(&random, 0, -1);
+      c.AddRows(&random, 3, 509, 21);
+      c.AddRows(&random, 4, 0, 65);
+      c.AddRows(&random, 4, 62, 3);  // too short; and the same positions again
+      c.AddRows(&random, 5, 1019, 45);
+      c.AddRows(&random, 6, 0, 4);
+      c.AddRows(&random, 1, 1102, 1);
+      c.AddRow(&random, 0, -1);
+      const AttentionRun run(c);
+      const std::vector<float> alone = run.Run(0, c.rows(), limits_, 2099);
+      const std::vector<float> tiles = run.Run(0, c.rows(), limits_, 2099, Kernels::kTiles);
+      const int64_t width = c.heads.q_width();
+      for (int64_t t = 0; t < c.rows(); ++t) {
+        const auto first = tiles.begin() + t * width;
+        if (c.positions[t] < 0) {
+          ASSERT_TRUE(std::all_of(first, first + width, [](float x) { return std::isnan(x); }));
+          continue;
+        }
+        ASSERT_TRUE(std::equal(first, first + width, alone.begin() + t * width)) << "row " << t;
+        if (t % 17 != 0) continue;
+        for (int64_t h = 0; h < c.heads.num_heads; ++h) {
+          ExpectAttention(c, t, h, tiles.data() + t * width + h * d);
+        }
+      }
+    }
   }
 }
 

@@ -97,6 +97,8 @@ TEST_F(CudaExpertsTest, EqualsDoubleAndRowsStandAlone) {
   for (const Case& c :
        std::vector<Case>{{DType::kBFloat16, {128, 8, 2048, 768, true}, 300},  // Qwen3-30B-A3B
                          {DType::kBFloat16, {16, 4, 64, 32, true}, 301},
+                         {DType::kBFloat16, {8, 4, 256, 192, true}, 700},  // wide tiles, in part
+                         {DType::kBFloat16, {8, 3, 320, 64, true}, 299},
                          {DType::kBFloat16, {8, 3, 80, 48, false}, 37},
                          {DType::kBFloat16, {5, 2, 17, 9, true}, 37},
                          {DType::kBFloat16, {512, 10, 32, 16, true}, 70},

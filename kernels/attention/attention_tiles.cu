@@ -1,0 +1,259 @@
+// Many rows of one sequence: a thread block takes a tile of them, with all heads of one key-value
+// head's group, up to 128 queries, and brings keys and values once for all. A warp holds 16 queries
+// with their outputs in registers, as rows of the product; the order of every sum is that of a row
+// alone (attention_order.cuh), so its bits are the same.
+#include "kernels/attention/attention_kernels.cuh"
+#include "kernels/attention/attention_order.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kWarps = 2 * kStepBlocks;  // each brings the keys, or the values, of a block
+constexpr int kWarpQueries = 16;
+static_assert(kWarps * kWarpQueries == kTileQueries);
+
+template <int D>
+struct Layout {
+  static constexpr int kPieceBytes = kBlockTokens * D * 2;  // keys (or values) of a block and head
+  static constexpr int kStageBytes = 2 * kStepBlocks * kPieceBytes;
+  static constexpr int kStages = D == 128 ? 3 : 4;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+};
+
+// Lane 4 g + t holds queries g (values 0, 1) and g + 8 (2, 3) of its warp.
+template <int D>
+struct Outputs {
+  SoftmaxState state[2];
+  float o[D / 8][4] = {};
+
+  __device__ __forceinline__ void FoldIn(Outputs* chunk, float scale_log2) {
+    FoldFactors f[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      SumLanes(&chunk->state[h]);
+      f[h] = Fold(chunk->state[h], scale_log2, &state[h]);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[i][c] = Folded(o[i][c], chunk->o[i][c], f[c / 2]);
+    }
+  }
+};
+
+// s[j] = scores of 16 queries against keys 8 j .. 8 j + 7 of a step.
+template <int D>
+__device__ __forceinline__ void ScoreStep(const char* keys, const uint32_t (&q)[D / 16][4],
+                                          float (&s)[8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const char* row = keys + (lane / 16 * 8 + lane % 8) * D * 2;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    const int at = ((2 * kk + lane / 8 % 2) ^ (lane & 7)) * 16;
+#pragma unroll
+    for (int b = 0; b < kStepBlocks; ++b) {
+      uint32_t k[4];
+      LoadMatrix4(k, row + b * Layout<D>::kPieceBytes + at);
+      Mma16816(s[2 * b], q[kk], k[0], k[1]);
+      Mma16816(s[2 * b + 1], q[kk], k[2], k[3]);
+    }
+  }
+}
+
+// The softmax of both of this lane's queries, which see limit[h] keys of the step; p[b] holds the
+// probabilities of block b as the left operand.
+__device__ __forceinline__ void SoftmaxOfStep(const float (&s)[8][4], const int (&limit)[2],
+                                              float scale_log2, SoftmaxState (&state)[2],
+                                              float (&factor)[2], uint32_t (&p)[kStepBlocks][4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float mine[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) mine[i] = s[i / 2][2 * h + i % 2];
+    if (limit[h] < kStepTokens) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        if (StepKey(i, t) >= limit[h]) mine[i] = -INFINITY;
+      }
+    }
+    factor[h] = SoftmaxStep(mine, scale_log2, &state[h]);
+#pragma unroll
+    for (int b = 0; b < kStepBlocks; ++b) {
+      p[b][h] = PackBf16(mine[4 * b], mine[4 * b + 1]);
+      p[b][h + 2] = PackBf16(mine[4 * b + 2], mine[4 * b + 3]);
+    }
+  }
+}
+
+template <int D>
+__device__ __forceinline__ void AddValues(const char* values, int num_blocks,
+                                          const uint32_t (&p)[kStepBlocks][4],
+                                          float (&o)[D / 8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const char* row = values + (lane / 8 % 2 * 8 + lane % 8) * D * 2;
+#pragma unroll
+  for (int b = 0; b < kStepBlocks; ++b) {
+    if (b >= num_blocks) break;
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      uint32_t v[4];
+      LoadMatrix4Transposed(
+          v, row + b * Layout<D>::kPieceBytes + ((2 * i + lane / 16) ^ (lane & 7)) * 16);
+      Mma16816(o[2 * i], p[b], v[0], v[1]);
+      Mma16816(o[2 * i + 1], p[b], v[2], v[3]);
+    }
+  }
+}
+
+// grid: tiles * key-value heads.
+template <int D>
+__global__ void __launch_bounds__(32 * kWarps, 1)
+    AttentionOfTile(const __grid_constant__ AttentionParams p) {
+  using L = Layout<D>;
+  extern __shared__ __align__(128) char stages[];
+  __shared__ uint64_t full[L::kStages], empty[L::kStages];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < L::kStages; ++s) {
+      BarrierInit(&full[s], kWarps);
+      BarrierInit(&empty[s], kWarps);
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+  LetSuccessorStart();
+  WaitForPredecessor();
+
+  // Later tiles of a sequence see more keys: they go first.
+  const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = item % p.num_kv_heads;
+  const AttentionTile tile = p.rows.tiles[item / p.num_kv_heads];
+  const int first_position = p.rows.positions[tile.first_row];
+  const int last_block = (first_position + tile.num_rows - 1) / static_cast<int>(kBlockTokens);
+  const int num_steps = last_block / kStepBlocks + 1;
+  const int my_block = warp % kStepBlocks;  // of a step
+  const int mine = (last_block - my_block + kStepBlocks) / kStepBlocks;
+  const int32_t* table =
+      p.rows.block_tables + p.rows.sequence_of[tile.first_row] * p.rows.table_stride + my_block;
+  const bf16* cache = warp < kStepBlocks ? p.k : p.v;
+
+  int ids = 0;  // lane i holds the id of block i of the present 32
+  const auto fetch = [&](int n, int stage) {
+    if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
+    const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
+    if (lane > 0) return;
+    if (n >= mine) return BarrierArrive(&full[stage]);
+    BarrierArriveExpect(&full[stage], L::kPieceBytes);
+    BulkCopy(stages + stage * L::kStageBytes + warp * L::kPieceBytes,
+             cache + (id * p.num_kv_heads + head) * (L::kPieceBytes / 2), L::kPieceBytes,
+             &full[stage]);
+  };
+  for (int n = 0; n < L::kStages - 1 && n < num_steps; ++n) fetch(n, n);
+
+  // This lane's queries, and the rows they belong to. Those past the tile's last are computed as
+  // ones of its last row and not stored.
+  int row[2], query_head[2];
+  bool real[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int query = warp * kWarpQueries + 8 * h + lane / 4;
+    real[h] = query / p.group < tile.num_rows;
+    row[h] = min(query / p.group, tile.num_rows - 1);
+    query_head[h] = head * p.group + query % p.group;
+  }
+  const bool busy = warp * kWarpQueries / p.group < tile.num_rows;
+  const int last_row = min((warp * kWarpQueries + kWarpQueries - 1) / p.group, tile.num_rows - 1);
+  const int my_steps = busy ? (first_position + last_row) / kStepTokens + 1 : 0;
+
+  uint32_t q[D / 16][4];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const bf16* query =
+        p.queries + (tile.first_row + row[h]) * p.query_stride + query_head[h] * D + 2 * (lane % 4);
+#pragma unroll
+    for (int kk = 0; kk < D / 16; ++kk) {
+      q[kk][h] = *reinterpret_cast<const uint32_t*>(query + kk * 16);
+      q[kk][h + 2] = *reinterpret_cast<const uint32_t*>(query + kk * 16 + 8);
+    }
+  }
+
+  Outputs<D> total, chunk;
+  int stage = 0;
+  uint32_t phase = 0;
+  for (int n = 0; n < num_steps; ++n) {
+    // The stage of the step before is filled again, once every warp is done with it.
+    const int next = n + L::kStages - 1;
+    if (next < num_steps) {
+      const int to = stage == 0 ? L::kStages - 1 : stage - 1;
+      if (n > 0) BarrierWait(&empty[to], stage == 0 ? phase ^ 1 : phase);
+      fetch(next, to);
+    }
+    if (n < my_steps) {
+      BarrierWait(&full[stage], phase);
+      const char* keys = stages + stage * L::kStageBytes;
+      float s[8][4], factor[2];
+      uint32_t probabilities[kStepBlocks][4];
+      ScoreStep<D>(keys, q, s);
+      const int seen = first_position + 1 - n * kStepTokens;
+      SoftmaxOfStep(s, {seen + row[0], seen + row[1]}, p.scale_log2, chunk.state, factor,
+                    probabilities);
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) chunk.o[i][c] *= factor[c / 2];
+      }
+      AddValues<D>(keys + kStepBlocks * L::kPieceBytes, last_block + 1 - n * kStepBlocks,
+                   probabilities, chunk.o);
+      if (n % kChunkSteps == kChunkSteps - 1 || n == my_steps - 1) {
+        total.FoldIn(&chunk, p.scale_log2);
+        chunk = {};
+      }
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(&empty[stage]);
+    if (++stage == L::kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (!real[h]) continue;
+    const float scale = __fdiv_rn(1.0f, total.state[h].l);
+    bf16* out =
+        p.out + (tile.first_row + row[h]) * p.out_stride + query_head[h] * D + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+      *reinterpret_cast<uint32_t*>(out + 8 * i) =
+          PackBf16(total.o[i][2 * h] * scale, total.o[i][2 * h + 1] * scale);
+    }
+  }
+}
+
+template <int D>
+void Run(const AttentionParams& params, cudaStream_t stream) {
+  static const bool allowed = [] {
+    AllowSharedBytes(AttentionOfTile<D>, Layout<D>::kSharedBytes);
+    return true;
+  }();
+  (void)allowed;
+  Launch(AttentionOfTile<D>,
+         dim3(static_cast<unsigned>(params.rows.num_tiles * params.num_kv_heads)),
+         dim3(32 * kWarps), Layout<D>::kSharedBytes, stream, params);
+}
+
+}  // namespace
+
+void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, cudaStream_t stream) {
+  if (head_dim == 128) return Run<128>(params, stream);
+  Run<64>(params, stream);
+}
+
+}  // namespace orrery::kernels::cuda
