@@ -247,6 +247,7 @@ absl::Status Bench(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Image image, OpenImage(arguments, arguments.image));
   sb::BenchOptions options = arguments.bench;
   options.host = arguments.host;
+  RETURN_IF_ERROR(ApplyDisk(arguments.disk, &options.host));
   options.image = image.prepared;
   return sb::RunBench(options);
 }
@@ -341,6 +342,7 @@ void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Endin
   CLI::App* bench = add("bench", "measure sandboxes on this machine", Then(Bench, arguments));
   bench->add_option("--image", arguments->image, "of the store, or a folder")->required();
   bench->add_option("--store", arguments->store, "the image store");
+  bench->add_option("--disk", arguments->disk, DiskHelp());
   bench->add_option("--sandboxes", arguments->bench.sandboxes, "how many at once")->delimiter(',');
   bench->add_option("--episodes", arguments->bench.episodes, "lives that are measured");
   bench->add_option("--resident-gib", arguments->bench.resident_gib,

@@ -80,6 +80,46 @@ absl::StatusOr<Lives> MeasureLives(const BenchOptions& options, SandboxHost* hos
   return lives;
 }
 
+// With a pool that has time to refill between two lives.
+absl::Status MeasurePooled(const BenchOptions& options) {
+  constexpr std::chrono::seconds kPatience(10);
+  HostOptions host_options = options.host;
+  host_options.warm_sandboxes = 4;
+  ASSIGN_OR_RETURN(const std::unique_ptr<SandboxHost> host, MakeLocalHost(host_options));
+  SandboxOptions sandbox;
+  sandbox.image = options.image;
+  Lives warm_up, lives;
+  RETURN_IF_ERROR(OneLife(host.get(), sandbox, warm_up));
+  for (int i = 0; i < options.episodes; ++i) {
+    const auto end = BenchClock::now() + kPatience;
+    while (host->load().warm < host_options.warm_sandboxes && BenchClock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    RETURN_IF_ERROR(OneLife(host.get(), sandbox, lives));
+  }
+  PrintTimes("from a pool: ready", lives.ready);
+  PrintTimes("from a pool: exec true", lives.exec_true);
+  return absl::OkStatus();
+}
+
+std::string_view DiskName(DiskBackend disk) {
+  switch (disk) {
+    case DiskBackend::kTmpfs:
+      return "tmpfs, inside the memory limit";
+    case DiskBackend::kLoop:
+      return "an ext4 file each, by a loop device";
+    case DiskBackend::kUnlimited:
+      break;
+  }
+  return "nothing";
+}
+
+double LoadAverage() {
+  double load[1] = {0};
+  ::getloadavg(load, 1);
+  return load[0];
+}
+
 // The shell of the image, which need not be bash.
 std::vector<std::string> ShellTrue(Sandbox* sandbox) {
   ExecRequest request;
@@ -240,14 +280,13 @@ void PrintMachine(const BenchOptions& options, const SandboxHost& host) {
   utsname name{};
   ::uname(&name);
   const auto hierarchies = Hierarchies::Find();
-  std::printf(
-      "%s %s %s, %u CPUs; cgroups: %s; disk limit by: %s; limits: the defaults\n", name.sysname,
-      name.release, name.machine, std::thread::hardware_concurrency(),
-      hierarchies.ok() ? hierarchies->Describe().c_str() : "",
-      options.host.disk == DiskBackend::kTmpfs ? "tmpfs, inside the memory limit" : "nothing");
-  std::printf("admits %lld sandboxes and %lld MiB\n",
+  std::printf("%s %s %s, %u CPUs; cgroups: %s; disk limit by: %s; limits: the defaults\n",
+              name.sysname, name.release, name.machine, std::thread::hardware_concurrency(),
+              hierarchies.ok() ? hierarchies->Describe().c_str() : "",
+              DiskName(options.host.disk).data());
+  std::printf("admits %lld sandboxes and %lld MiB; load of the machine before: %.1f\n",
               static_cast<long long>(host.load().max_sandboxes),
-              static_cast<long long>(host.load().max_memory_bytes >> 20));
+              static_cast<long long>(host.load().max_memory_bytes >> 20), LoadAverage());
 }
 
 }  // namespace
@@ -265,6 +304,7 @@ absl::Status RunBench(const BenchOptions& options) {
     }
     RETURN_IF_ERROR(MeasureNeighbour(options, host.get()));
   }
+  RETURN_IF_ERROR(MeasurePooled(options));
   if (options.resident_gib > 0) RETURN_IF_ERROR(MeasureResident(options));
   if (options.with_runc) RETURN_IF_ERROR(CompareWithRunc(options, lives));
   ASSIGN_OR_RETURN(const std::vector<std::string> left, FindLeftovers(options.host));
