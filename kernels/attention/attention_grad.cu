@@ -45,9 +45,9 @@ __device__ __forceinline__ void AsyncCopy4(void* to, const void* from) {
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// All stages but the newest one have landed, for everybody.
+// The oldest stage under way has landed, for everybody; the one before it is free.
 __device__ __forceinline__ void AwaitStage() {
-  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
   FenceForTensorCores();
   __syncthreads();
 }
@@ -259,8 +259,7 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kQueryBl
     CommitCopies();
   };
   CopyQueries<D, Shape::kOwn>(p, kv_head, first, end, queries, douts);
-  fetch(0);
-  fetch(1);
+  for (int i = 0; i < kStages - 1; ++i) fetch(i);
   Deltas<D>(p, kv_head, first, end, deltas);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
@@ -276,7 +275,7 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kQueryBl
   for (int i = 0; i < D / 2; ++i) dq[i] = 0;
   for (int i = 0; i < steps.num_steps; ++i) {
     AwaitStage();
-    fetch(i + 2);
+    fetch(i + kStages - 1);
     if (i == 0) delta[0] = deltas[own], delta[1] = deltas[own + 8];
     const char* keys = stages + i % kStages * Shape::kStageBytes;
     const char* values = keys + Shape::kStepBytes;
@@ -400,8 +399,7 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kKeyBloc
     CommitCopies();
   };
   CopyKeysValues<D, Shape::kOwn>(p, kv_head, tile.first_row, tile_end, keys, values);
-  fetch(0);
-  fetch(1);
+  for (int i = 0; i < kStages - 1; ++i) fetch(i);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group_first = warp / 4 * 64, first_key = tile.first_row + group_first;

@@ -1,17 +1,19 @@
 // The experts' products of training on Hopper's warpgroup instructions, all three of them one
-// kernel: tiles of 128 by 256, slabs of 64 terms, operands read by the experts' lists.
+// kernel: tiles of 128 by 256, slabs of 64 terms.
 //
-//   kForward  out[slot, n] = sum_k a[row, k] w_e[n, k]
-//   kInput    out[slot, n] = sum_k a[row, k] w_e[k, n]
-//   kWeight   dw_e[m, n] += sum over the list of a[row, m] b[row, n]
+//   kForward  out[slot, n] = sum_k a[slot / slots_per_row, k] w_e[n, k], by the experts' lists
+//   kInput    out[r, n] = sum_k a[r, k] w_e[k, n]                    over sorted rows r
+//   kWeight   dw_e[m, n] += sum over the expert's sorted rows r of a[r, m] b[r, n]
 //
-// Four producer warps copy 16 bytes a thread into a ring of stages; two consumer warpgroups take 64
-// rows of the tile each, and one without rows has nothing to do. Operands lie as they are in
+// The copy engine fills a ring of stages, one instruction a box; rows that lie anywhere
+// (kForward's) are copied by four producer warps, 16 bytes a thread. Two consumer warpgroups take
+// 64 rows of the tile each, and one without rows has nothing to do. Operands lie as they are in
 // memory: where sums run over rows, the instruction reads them transposed. Persistent thread
 // blocks.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma_operands.cuh"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/tile_list.cuh"
@@ -23,46 +25,43 @@ enum class ExpertsProduct { kForward, kInput, kWeight };
 constexpr int kGradMaxExperts = 512;
 constexpr int kTileM = 128, kTileN = 256, kSlab = 64;
 
-// Rows of a matrix by slot: one a slot, or one a token.
-struct SlotRows {
-  const bf16* data = nullptr;
-  int64_t stride = 0;
-  int slots_per_row = 1;
-  __device__ __forceinline__ const bf16* Row(int slot) const {
-    return data + static_cast<int64_t>(slots_per_row == 1 ? slot : slot / slots_per_row) * stride;
-  }
-};
-
 struct ExpertsTile {
   int expert, m, n;      // first row (of the list, or of dw_e), first column
   int num_m, num_n;      // valid ones
+  int row;               // first sorted row: of the tile, or of the expert
   int depth;             // terms of a sum
-  const int32_t* slots;  // of the rows, or of the terms
+  const int32_t* slots;  // kForward: of the tile's rows
 };
 
 template <ExpertsProduct kProduct>
 struct ExpertsGradProblem {
   static constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+  static constexpr bool kLists = kProduct == ExpertsProduct::kForward;
   struct Shared {
     int first_tile[kGradMaxExperts + 1];
   };
   using Tile = ExpertsTile;
 
-  SlotRows a, b;        // b: kWeight alone
-  const bf16* w;        // the others
-  int64_t weight_rows;  // of an expert
-  int64_t weight_stride;
-  void* out;
-  int64_t out_stride;
+  // kForward.
+  const bf16* a;
+  int64_t a_stride;
+  int slots_per_row;
   const int32_t* counts;
   const int32_t* slots;
   int64_t capacity;
-  int num_experts, m, n, depth;  // m: kWeight alone; depth: the others
+  // The others: sorted rows [first[e], first[e + 1]) are expert e's.
+  const int32_t* first;
 
-  __device__ int Count(int e) const { return min(counts[e], static_cast<int>(capacity)); }
+  void* out;
+  int64_t out_stride;
+  int num_experts, weight_rows, m, n, depth;  // weight_rows: of an expert; m: kWeight alone
+
+  __device__ int Rows(int e) const {
+    return kLists ? min(counts[e], static_cast<int>(capacity)) : first[e + 1] - first[e];
+  }
   __device__ int RowTiles(int e) const {
-    return kWeight ? (Count(e) > 0 ? (m + kTileM - 1) / kTileM : 0)
-                   : (Count(e) + kTileM - 1) / kTileM;
+    const int rows = Rows(e);
+    return ((kWeight && rows > 0 ? m : rows) + kTileM - 1) / kTileM;
   }
   __device__ int ColumnTiles() const { return (n + kTileN - 1) / kTileN; }
 
@@ -93,15 +92,16 @@ struct ExpertsGradProblem {
       const int middle = (low + high) / 2;
       (shared.first_tile[middle] <= t ? low : high) = middle;
     }
-    const int row_tiles = RowTiles(low), local = t - shared.first_tile[low], count = Count(low);
+    const int row_tiles = RowTiles(low), local = t - shared.first_tile[low], rows = Rows(low);
     Tile tile;
     tile.expert = low;
     tile.m = local % row_tiles * kTileM;
     tile.n = local / row_tiles * kTileN;
-    tile.num_m = min((kWeight ? m : count) - tile.m, kTileM);
+    tile.num_m = min((kWeight ? m : rows) - tile.m, kTileM);
     tile.num_n = min(n - tile.n, kTileN);
-    tile.depth = kWeight ? count : depth;
-    tile.slots = slots + low * capacity + (kWeight ? 0 : tile.m);
+    tile.row = kLists ? 0 : first[low] + (kWeight ? 0 : tile.m);
+    tile.depth = kWeight ? rows : depth;
+    tile.slots = kLists ? slots + low * capacity + tile.m : nullptr;
     return tile;
   }
 };
@@ -119,107 +119,72 @@ struct ExpertsGradShape {
                 kThreads * 168);
 };
 
-// One thread of the producers: chunk `thread % 8` of rows thread / 8 + 16 i of every panel.
+// Rows of boxes of the two operands.
 template <ExpertsProduct kProduct>
-struct ExpertsProducer {
-  static constexpr int kRowStep = ExpertsGradShape::kProducers / 8;
-  static constexpr int kOwnA = kTileM / kRowStep;    // rows of a, where they are the tile's
-  static constexpr int kOwnSlab = kSlab / kRowStep;  // rows of a slab
-  static constexpr int kPanel = kSlab * 128;         // bytes of 64 columns of a slab
-  static constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+struct ExpertsBoxes {
+  static constexpr int kRowsA = kProduct == ExpertsProduct::kInput ? kTileM : kSlab;
+  static constexpr int kRowsB = kProduct == ExpertsProduct::kForward ? kTileN : kSlab;
+  static constexpr int kBytesA = kProduct == ExpertsProduct::kForward ? 0 : kTileM * kSlab * 2;
+  static constexpr int kBytesB = kTileN * kSlab * 2;
+};
 
-  const ExpertsGradProblem<kProduct>& problem;
-  int row, column, offset;
-  ExpertsTile tile;
-  const bf16* tokens[kWeight ? 1 : kOwnA];
-  const bf16* weights;
-  int next_slots[kOwnSlab];  // of the slab to come; negative: none
-
-  __device__ ExpertsProducer(const ExpertsGradProblem<kProduct>& p, int thread)
-      : problem(p),
-        row(thread / 8),
-        column(8 * (thread % 8)),
-        offset(row * 128 + ((thread % 8) ^ (row & 7)) * 16) {}
-
-  __device__ __forceinline__ void LookUp(int first) {
-#pragma unroll
-    for (int i = 0; i < kOwnSlab; ++i) {
-      const int at = first + row + i * kRowStep;
-      next_slots[i] = at < tile.depth ? tile.slots[at] : -1;
-    }
-  }
-  __device__ void Start(const ExpertsTile& t) {
-    tile = t;
+// What the copy engine brings of a slab. One thread; the barrier gets one arrival.
+template <ExpertsProduct kProduct>
+__device__ __forceinline__ void CopyBoxes(const ExpertsGradProblem<kProduct>& problem,
+                                          const ExpertsTile& tile, int k0, const CUtensorMap* a,
+                                          const CUtensorMap* b, char* stage, uint64_t* full) {
+  using Boxes = ExpertsBoxes<kProduct>;
+  char* right = stage + kTileM * 128;
+  BarrierExpect(full, Boxes::kBytesA + Boxes::kBytesB);
+  const int weight_row = tile.expert * problem.weight_rows;
+  if constexpr (kProduct == ExpertsProduct::kForward) {
+    CopyBox(right, b, k0, weight_row + tile.n, full);
+  } else {
+    constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
     if constexpr (kWeight) {
-      LookUp(0);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kOwnA; ++i) {
-        const int r = row + i * kRowStep;
-        tokens[i] = r < t.num_m ? problem.a.Row(t.slots[r]) + column : nullptr;
-      }
-      weights = problem.w + t.expert * problem.weight_rows * problem.weight_stride + column;
-      weights += kProduct == ExpertsProduct::kForward ? (t.n + row) * problem.weight_stride
-                                                      : row * problem.weight_stride + t.n;
-    }
-  }
-  __device__ __forceinline__ void Copy(char* stage, int k0) {
-    char* b = stage + kTileM * 128;
-    if constexpr (kWeight) {
-      CopyTerms(stage, b, k0);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kOwnA; ++i) {
-        if (tokens[i] != nullptr) AsyncCopy16(stage + offset + i * kRowBytes, tokens[i] + k0);
-      }
-      CopyWeights(b, k0);
-    }
-  }
-
- private:
-  static constexpr int kRowBytes = kRowStep * 128;  // between this thread's rows
-
-  __device__ __forceinline__ void CopyWeights(char* b, int k0) const {
-    if constexpr (kProduct == ExpertsProduct::kForward) {
-#pragma unroll
-      for (int i = 0; i < kTileN / kRowStep; ++i) {
-        if (row + i * kRowStep >= tile.num_n) continue;
-        AsyncCopy16(b + offset + i * kRowBytes,
-                    weights + i * kRowStep * problem.weight_stride + k0);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kOwnSlab; ++i) {
-        const bf16* from = weights + (k0 + i * kRowStep) * problem.weight_stride;
-#pragma unroll
-        for (int p = 0; p < kTileN / 64; ++p) {
-          if (64 * p + column >= tile.num_n) continue;
-          AsyncCopy16(b + p * kPanel + offset + i * kRowBytes, from + 64 * p);
-        }
-      }
-    }
-  }
-  // Rows of a and b by the list's next slots; zeros past its end.
-  __device__ __forceinline__ void CopyTerms(char* a, char* b, int k0) {
-    int slots[kOwnSlab];
-#pragma unroll
-    for (int i = 0; i < kOwnSlab; ++i) slots[i] = next_slots[i];
-    LookUp(k0 + kSlab);
-#pragma unroll
-    for (int i = 0; i < kOwnSlab; ++i) {
-      const bool valid = slots[i] >= 0;
-      const int slot = max(slots[i], 0), at = offset + i * kRowBytes;
-      const bf16* from_a = problem.a.Row(slot) + tile.m + column;
-      const bf16* from_b = problem.b.Row(slot) + tile.n + column;
 #pragma unroll
       for (int p = 0; p < kTileM / 64; ++p) {
-        if (64 * p + column >= tile.num_m) continue;
-        AsyncCopy16OrZero(a + p * kPanel + at, from_a + 64 * p, valid);
+        CopyBox(stage + p * kSlab * 128, a, tile.m + 64 * p, tile.row + k0, full);
       }
+    } else {
+      CopyBox(stage, a, k0, tile.row, full);
+    }
 #pragma unroll
-      for (int p = 0; p < kTileN / 64; ++p) {
-        if (64 * p + column >= tile.num_n) continue;
-        AsyncCopy16OrZero(b + p * kPanel + at, from_b + 64 * p, valid);
+    for (int p = 0; p < kTileN / 64; ++p) {
+      CopyBox(right + p * kSlab * 128, b, tile.n + 64 * p, (kWeight ? tile.row : weight_row) + k0,
+              full);
+    }
+  }
+}
+
+// kForward's rows: this thread's 16 bytes of rows thread / 8 + 16 i.
+struct ExpertsRowCopier {
+  static constexpr int kRowStep = ExpertsGradShape::kProducers / 8;
+  static constexpr int kOwn = kTileM / kRowStep;
+  int row, column, offset;
+  const bf16* rows[kOwn];
+
+  __device__ explicit ExpertsRowCopier(int thread)
+      : row(thread / 8),
+        column(8 * (thread % 8)),
+        offset(row * 128 + ((thread % 8) ^ (row & 7)) * 16) {}
+  template <typename Problem>
+  __device__ void Start(const Problem& problem, const ExpertsTile& tile) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = row + i * kRowStep;
+      rows[i] = r < tile.num_m
+                    ? problem.a + tile.slots[r] / problem.slots_per_row * problem.a_stride + column
+                    : nullptr;
+    }
+  }
+  // Zeros past the last term.
+  __device__ void Copy(char* stage, int k0, int depth) const {
+    const bool valid = k0 + column < depth;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (rows[i] != nullptr) {
+        AsyncCopy16OrZero(stage + offset + i * kRowStep * 128, rows[i] + (valid ? k0 : 0), valid);
       }
     }
   }
@@ -253,8 +218,8 @@ __device__ void StoreBf16(const Problem& problem, const ExpertsTile& tile, int r
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = row + g + 8 * half;
-    bf16* out = static_cast<bf16*>(problem.out) + tile.n + column + 8 * t +
-                (r < tile.num_m ? tile.slots[r] : 0) * problem.out_stride;
+    const int to = r >= tile.num_m ? 0 : Problem::kLists ? tile.slots[r] : tile.row + r;
+    bf16* out = static_cast<bf16*>(problem.out) + to * problem.out_stride + tile.n + column + 8 * t;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       uint32_t x[4];
@@ -301,11 +266,14 @@ __device__ void AddFloat(const Problem& problem, const ExpertsTile& tile, int ro
 
 template <ExpertsProduct kProduct>
 __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
-    ExpertsGradKernel(const __grid_constant__ ExpertsGradProblem<kProduct> problem) {
+    ExpertsGradKernel(const __grid_constant__ ExpertsGradProblem<kProduct> problem,
+                      const __grid_constant__ CUtensorMap map_a,
+                      const __grid_constant__ CUtensorMap map_b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // elsewhere it is never chosen: DeviceLimits::wgmma
   using Shape = ExpertsGradShape;
   using Problem = ExpertsGradProblem<kProduct>;
   constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
+  constexpr bool kLists = Problem::kLists;
   constexpr bool kColumnsB = kProduct != ExpertsProduct::kForward;
   extern __shared__ char unaligned[];
   char* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
@@ -314,7 +282,7 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
-      BarrierInit(&full[s], Shape::kProducers);
+      BarrierInit(&full[s], kLists ? Shape::kProducers : 1);
       BarrierInit(&empty[s], Shape::kConsumers / 32);
     }
     BarrierInitFence();
@@ -324,7 +292,9 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
 
   if (thread >= Shape::kConsumers) {
     KeepRegisters<Shape::kProducerRegisters>();
-    ExpertsProducer<kProduct> p(problem, thread - Shape::kConsumers);
+    const int producer = thread - Shape::kConsumers;
+    if (!kLists && producer != 0) return;
+    ExpertsRowCopier copier(producer);
     RingPosition ring;
     int vouched = 0, issued = 0;
     const auto vouch = [&] {  // this thread's copies for the oldest open stage have landed
@@ -333,20 +303,30 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
     };
     for (int i = 0; i < num_mine; ++i) {
       const ExpertsTile tile = tiles.At(problem, i);
-      p.Start(tile);
+      if constexpr (kLists) copier.Start(problem, tile);
       for (int k0 = 0; k0 < tile.depth; k0 += kSlab) {
+        char* stage = stages + ring.stage * Shape::kStageBytes;
         BarrierWait(&empty[ring.stage], ring.phase ^ 1);
-        p.Copy(stages + ring.stage * Shape::kStageBytes, k0);
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        if (++issued > Shape::kLag) {
-          asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kLag) : "memory");
-          vouch();
+        if (producer == 0) {
+          CopyBoxes(problem, tile, k0, &map_a, &map_b, stage, &full[ring.stage]);
+        }
+        if constexpr (kLists) {
+          copier.Copy(stage, k0, tile.depth);
+          asm volatile("cp.async.commit_group;" ::: "memory");
+          if (++issued > Shape::kLag) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kLag) : "memory");
+            vouch();
+          }
+        } else {
+          BarrierArrive(&full[ring.stage]);
         }
         ring.Advance(Shape::kStages);
       }
     }
-    WaitForOwnCopies();
-    while (vouched < issued) vouch();
+    if constexpr (kLists) {
+      WaitForOwnCopies();
+      while (vouched < issued) vouch();
+    }
     return;
   }
 
@@ -400,8 +380,9 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
 }
 
 template <ExpertsProduct kProduct>
-void LaunchExpertsGrad(const ExpertsGradProblem<kProduct>& problem, int64_t max_tiles, int num_sms,
-                       cudaStream_t stream) {
+void LaunchExpertsGrad(const ExpertsGradProblem<kProduct>& problem, const TensorView& a,
+                       const TensorView& b, int64_t max_tiles, int num_sms, cudaStream_t stream) {
+  using Boxes = ExpertsBoxes<kProduct>;
   static const bool allowed = [] {
     AllowSharedBytes(ExpertsGradKernel<kProduct>, ExpertsGradShape::kSharedBytes);
     return true;
@@ -409,7 +390,9 @@ void LaunchExpertsGrad(const ExpertsGradProblem<kProduct>& problem, int64_t max_
   (void)allowed;
   const int64_t grid = max_tiles < num_sms ? max_tiles : num_sms;
   Launch(ExpertsGradKernel<kProduct>, dim3(static_cast<unsigned>(grid)),
-         dim3(ExpertsGradShape::kThreads), ExpertsGradShape::kSharedBytes, stream, problem);
+         dim3(ExpertsGradShape::kThreads), ExpertsGradShape::kSharedBytes, stream, problem,
+         MakeTensorMap(a.data, a.rows, a.cols, a.row_stride, Boxes::kRowsA),
+         MakeTensorMap(b.data, b.rows, b.cols, b.row_stride, Boxes::kRowsB));
 }
 
 }  // namespace orrery::kernels::cuda

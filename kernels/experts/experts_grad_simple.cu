@@ -13,6 +13,8 @@ struct LinearParams {
   int64_t slots_per_row = 1, depth = 0, n = 0, weight_rows = 0;
   bool transposed = false;
   const int32_t* experts = nullptr;
+  SortedRows rows;  // or none: a row of the result a slot
+  int num_experts = 0;
   Matrix<T> out;
 };
 
@@ -21,26 +23,27 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) LinearKernel(LinearParams<T> p) {
   LetSuccessorStart();
   WaitForPredecessor();
-  const int64_t slot = blockIdx.x, n = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  const int64_t expert = p.experts[slot];
-  if (expert < 0 || n >= p.n) return;
-  const T* a = p.a.Row(slot / p.slots_per_row);
+  const int64_t row = blockIdx.x, n = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const bool sorted = p.rows.slots != nullptr;
+  if (n >= p.n || (sorted && row >= p.rows.first[p.num_experts])) return;
+  const int64_t slot = sorted ? p.rows.slots[row] : row;
+  const int64_t expert = slot < 0 ? -1 : p.experts[slot];
+  if (expert < 0) return;
+  const T* a = p.a.Row(row / p.slots_per_row);
   const T* w = p.w.Row(expert * p.weight_rows);
   const int64_t row_step = p.transposed ? 1 : p.w.stride, k_step = p.transposed ? p.w.stride : 1;
   float sum = 0;
   for (int64_t k = 0; k < p.depth; ++k) {
     sum = fmaf(ToFloat(a[k]), ToFloat(w[n * row_step + k * k_step]), sum);
   }
-  p.out.Row(slot)[n] = FromFloat<T>(sum);
+  p.out.Row(row)[n] = FromFloat<T>(sum);
 }
 
 template <typename T>
 struct WeightParams {
   Matrix<const T> a, b;
-  int64_t a_slots_per_row = 1, b_slots_per_row = 1, m = 0, n = 0;
-  const int32_t* counts = nullptr;
-  const int32_t* slots = nullptr;
-  int64_t capacity = 0;
+  int64_t m = 0, n = 0;
+  const int32_t* first = nullptr;
   Matrix<float> dw;
 };
 
@@ -50,58 +53,66 @@ __global__ void __launch_bounds__(kThreads) WeightKernel(WeightParams<T> p) {
   WaitForPredecessor();
   const int64_t expert = blockIdx.x / p.m, m = blockIdx.x % p.m;
   const int64_t n = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  const int64_t count = min(int64_t{p.counts[expert]}, p.capacity);
-  if (n >= p.n || count == 0) return;
-  const int32_t* slots = p.slots + expert * p.capacity;
+  const int64_t begin = p.first[expert], end = p.first[expert + 1];
+  if (n >= p.n || begin == end) return;
   float sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const T* a = p.a.Row(slots[i] / p.a_slots_per_row);
-    sum = fmaf(ToFloat(a[m]), ToFloat(p.b.Row(slots[i] / p.b_slots_per_row)[n]), sum);
+  for (int64_t r = begin; r < end; ++r) {
+    sum = fmaf(ToFloat(p.a.Row(r)[m]), ToFloat(p.b.Row(r)[n]), sum);
   }
   p.dw.Row(blockIdx.x)[n] += sum;
 }
 
-dim3 Grid(int64_t rows, int64_t cols) {
-  return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(DivideUp(cols, kThreads)));
+dim3 Grid(const TensorView& out) {
+  return dim3(static_cast<unsigned>(out.rows), static_cast<unsigned>(DivideUp(out.cols, kThreads)));
 }
 
-}  // namespace
-
-void ExpertsLinearSimple(const SlotMatrix& a, const TensorView& w, bool transposed,
-                         const Routing& routing, const ExpertsShape& shape, const TensorView& out,
-                         cudaStream_t stream) {
+void RunLinear(const TensorView& a, int64_t slots_per_row, const TensorView& w, bool transposed,
+               const Routing& routing, const SortedRows& rows, const ExpertsShape& shape,
+               const TensorView& out, cudaStream_t stream) {
   ForDType(out.dtype, [&](auto tag) {
     using T = decltype(tag);
     LinearParams<T> p;
-    p.a = AsMatrix<const T>(a.rows);
+    p.a = AsMatrix<const T>(a);
     p.w = AsMatrix<const T>(w);
-    p.slots_per_row = a.slots_per_row;
-    p.depth = a.rows.cols;
+    p.slots_per_row = slots_per_row;
+    p.depth = a.cols;
     p.n = out.cols;
     p.weight_rows = w.rows / shape.num_experts;
     p.transposed = transposed;
     p.experts = routing.experts;
+    p.rows = rows;
+    p.num_experts = static_cast<int>(shape.num_experts);
     p.out = AsMatrix<T>(out);
-    Launch(LinearKernel<T>, Grid(out.rows, out.cols), kThreads, 0, stream, p);
+    Launch(LinearKernel<T>, Grid(out), kThreads, 0, stream, p);
   });
 }
 
-void ExpertsGradWeightSimple(const SlotMatrix& a, const SlotMatrix& b, const Routing& routing,
-                             const ExpertsShape& shape, const TensorView& dw, cudaStream_t stream) {
-  ForDType(a.rows.dtype, [&](auto tag) {
+}  // namespace
+
+void ExpertsForwardSimple(const TensorView& a, int64_t slots_per_row, const TensorView& w,
+                          const Routing& routing, const ExpertsShape& shape, const TensorView& out,
+                          cudaStream_t stream) {
+  RunLinear(a, slots_per_row, w, /*transposed=*/false, routing, {}, shape, out, stream);
+}
+
+void ExpertsInputSimple(const TensorView& a, const TensorView& w, const Routing& routing,
+                        const SortedRows& rows, const ExpertsShape& shape, const TensorView& out,
+                        cudaStream_t stream) {
+  RunLinear(a, 1, w, /*transposed=*/true, routing, rows, shape, out, stream);
+}
+
+void ExpertsWeightSimple(const TensorView& a, const TensorView& b, const SortedRows& rows,
+                         const ExpertsShape& shape, const TensorView& dw, cudaStream_t stream) {
+  ForDType(a.dtype, [&](auto tag) {
     using T = decltype(tag);
     WeightParams<T> p;
-    p.a = AsMatrix<const T>(a.rows);
-    p.b = AsMatrix<const T>(b.rows);
-    p.a_slots_per_row = a.slots_per_row;
-    p.b_slots_per_row = b.slots_per_row;
+    p.a = AsMatrix<const T>(a);
+    p.b = AsMatrix<const T>(b);
     p.m = dw.rows / shape.num_experts;
     p.n = dw.cols;
-    p.counts = routing.counts;
-    p.slots = routing.slots;
-    p.capacity = routing.capacity;
+    p.first = rows.first;
     p.dw = AsMatrix<float>(dw);
-    Launch(WeightKernel<T>, Grid(dw.rows, dw.cols), kThreads, 0, stream, p);
+    Launch(WeightKernel<T>, Grid(dw), kThreads, 0, stream, p);
   });
 }
 

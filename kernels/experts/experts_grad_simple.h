@@ -2,23 +2,22 @@
 // (experts_grad_product.cuh has the formulas). For parity, not for speed: a thread an output.
 #pragma once
 
+#include "kernels/experts/experts_grad_rows.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
 
-// A matrix read by slot: row slot / slots_per_row.
-struct SlotMatrix {
-  TensorView rows;
-  int64_t slots_per_row = 1;
-};
-
-// out[slot, n] = sum_k a[row, k] w_e[n, k]; transposed: w_e[k, n].
-void ExpertsLinearSimple(const SlotMatrix& a, const TensorView& w, bool transposed,
-                         const Routing& routing, const ExpertsShape& shape, const TensorView& out,
-                         cudaStream_t stream);
-// dw_e[m, n] += sum over the list of a[row, m] b[row, n].
-void ExpertsGradWeightSimple(const SlotMatrix& a, const SlotMatrix& b, const Routing& routing,
-                             const ExpertsShape& shape, const TensorView& dw, cudaStream_t stream);
+// out[slot, n] = sum_k a[slot / slots_per_row, k] w_e[n, k].
+void ExpertsForwardSimple(const TensorView& a, int64_t slots_per_row, const TensorView& w,
+                          const Routing& routing, const ExpertsShape& shape, const TensorView& out,
+                          cudaStream_t stream);
+// out[r, n] = sum_k a[r, k] w_e[k, n], of sorted rows that hold a slot.
+void ExpertsInputSimple(const TensorView& a, const TensorView& w, const Routing& routing,
+                        const SortedRows& rows, const ExpertsShape& shape, const TensorView& out,
+                        cudaStream_t stream);
+// dw_e[m, n] += sum over the expert's sorted rows of a[r, m] b[r, n].
+void ExpertsWeightSimple(const TensorView& a, const TensorView& b, const SortedRows& rows,
+                         const ExpertsShape& shape, const TensorView& dw, cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

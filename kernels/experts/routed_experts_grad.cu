@@ -1,48 +1,51 @@
 #include "kernels/experts/experts_grad_product.cuh"
+#include "kernels/experts/experts_grad_rows.h"
 #include "kernels/experts/experts_grad_simple.h"
 #include "kernels/experts/routed_experts_grad_cuda.h"
 
 namespace orrery::kernels::cuda {
 namespace {
 
-// --- element by element ---
+// --- the activation's gradient ---
 
 constexpr int kWarps = 4;
 
 template <typename T>
 struct GatedGradParams {
-  Matrix<T> gate_up;  // in; its gradient out
-  Matrix<T> dhidden;  // in: dout W_down, weight not applied; out: weight * hidden
+  Matrix<const T> gate_up;  // by slot
+  Matrix<T> dgate_up;       // by sorted row, like the next
+  Matrix<T> hidden;         // in: dout W_down, weight not applied; out: weight * hidden
+  SortedRows rows;
   const float* weights = nullptr;
-  const int32_t* experts = nullptr;
   float* dweights = nullptr;
-  int64_t slots = 0, f = 0;
+  int num_experts = 0;
+  int64_t f = 0;
   bool aligned = false;
 };
 
-// A warp a slot.
+// A warp a sorted row.
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps) GatedGradKernel(GatedGradParams<T> p) {
   constexpr int kN = kVectorSize<T>;
   LetSuccessorStart();
   WaitForPredecessor();
   const int lane = threadIdx.x % 32;
-  const int64_t slot = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (slot >= p.slots) return;
-  if (p.experts[slot] < 0) {
-    if (lane == 0) p.dweights[slot] = 0;
-    return;
-  }
-  const float weight = p.weights[slot];
-  T* const gates = p.gate_up.Row(slot);
-  T* const ups = gates + p.f;
-  T* const grads = p.dhidden.Row(slot);
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= p.rows.first[p.num_experts]) return;
+  const int slot = p.rows.slots[row];
+  const float weight = slot < 0 ? 0 : p.weights[slot];
+  const T* const gates = p.gate_up.Row(max(slot, 0));
+  T* const dgates = p.dgate_up.Row(row);
+  T* const hiddens = p.hidden.Row(row);
   float dot = 0;
   for (int64_t i = lane * kN; i < p.f; i += 32 * kN) {
-    float gate[kN], up[kN], grad[kN], hidden[kN];
-    Unpack<T>(LoadUpTo(gates + i, p.f - i, p.aligned), gate);
-    Unpack<T>(LoadUpTo(ups + i, p.f - i, p.aligned), up);
-    Unpack<T>(LoadUpTo(grads + i, p.f - i, p.aligned), grad);
+    const int64_t left = p.f - i;
+    float gate[kN] = {}, up[kN] = {}, grad[kN] = {}, hidden[kN] = {};
+    if (slot >= 0) {
+      Unpack<T>(LoadUpTo(gates + i, left, p.aligned), gate);
+      Unpack<T>(LoadUpTo(gates + p.f + i, left, p.aligned), up);
+      Unpack<T>(LoadUpTo<T>(hiddens + i, left, p.aligned), grad);
+    }
 #pragma unroll
     for (int e = 0; e < kN; ++e) {
       const float h = ToFloat(SwiGlu<T>(gate[e], up[e]));
@@ -52,115 +55,34 @@ __global__ void __launch_bounds__(32 * kWarps) GatedGradKernel(GatedGradParams<T
       grad[e] = dh * gate[e] * s;
       gate[e] = dh * up[e] * s * (1.0f + gate[e] * (1.0f - s));
     }
-    StoreUpTo(Pack<T>(gate), gates + i, p.f - i, p.aligned);
-    StoreUpTo(Pack<T>(grad), ups + i, p.f - i, p.aligned);
-    StoreUpTo(Pack<T>(hidden), grads + i, p.f - i, p.aligned);
+    StoreUpTo(Pack<T>(gate), dgates + i, left, p.aligned);
+    StoreUpTo(Pack<T>(grad), dgates + p.f + i, left, p.aligned);
+    StoreUpTo(Pack<T>(hidden), hiddens + i, left, p.aligned);
   }
   dot = WarpSum(dot);
-  if (lane == 0) p.dweights[slot] = dot;
+  if (lane == 0 && slot >= 0) p.dweights[slot] = dot;
 }
 
-void GatedGrad(const RoutedExpertsGradArgs& args, const TensorView& dhidden, cudaStream_t stream) {
-  ForDType(dhidden.dtype, [&](auto tag) {
+void GatedGrad(const RoutedExpertsGradArgs& args, const SortedRows& rows, int64_t num_experts,
+               const TensorView& hidden, const TensorView& dgate_up, cudaStream_t stream) {
+  ForDType(hidden.dtype, [&](auto tag) {
     using T = decltype(tag);
     GatedGradParams<T> p;
-    p.gate_up = AsMatrix<T>(args.gate_up);
-    p.dhidden = AsMatrix<T>(dhidden);
+    p.gate_up = AsMatrix<const T>(args.gate_up);
+    p.dgate_up = AsMatrix<T>(dgate_up);
+    p.hidden = AsMatrix<T>(hidden);
+    p.rows = rows;
     p.weights = args.routing.weights;
-    p.experts = args.routing.experts;
     p.dweights = args.dweights;
-    p.slots = dhidden.rows;
-    p.f = dhidden.cols;
-    p.aligned = VectorAligned(args.gate_up) && VectorAligned(dhidden);
-    Launch(GatedGradKernel<T>, static_cast<unsigned>(DivideUp(p.slots, kWarps)), 32 * kWarps, 0,
-           stream, p);
-  });
-}
-
-constexpr int kSumThreads = 256;
-
-template <typename T>
-struct SlotSumParams {
-  Matrix<const T> slots;
-  const int32_t* experts = nullptr;
-  Matrix<T> out;
-  int64_t cols = 0;
-  int top_k = 0;
-  bool aligned = false;
-};
-
-// out[t] = round(sum over the slots of t, in order).
-template <typename T>
-__global__ void __launch_bounds__(kSumThreads) SlotSumKernel(SlotSumParams<T> p) {
-  constexpr int kN = kVectorSize<T>;
-  LetSuccessorStart();
-  WaitForPredecessor();
-  const int64_t t = blockIdx.x, i = (int64_t{blockIdx.y} * kSumThreads + threadIdx.x) * kN;
-  if (i >= p.cols) return;
-  float sum[kN] = {};
-#pragma unroll 4
-  for (int k = 0; k < p.top_k; ++k) {
-    const int64_t slot = t * p.top_k + k;
-    if (p.experts[slot] < 0) continue;
-    float x[kN];
-    Unpack<T>(LoadUpTo(p.slots.Row(slot) + i, p.cols - i, p.aligned), x);
-#pragma unroll
-    for (int e = 0; e < kN; ++e) sum[e] += x[e];
-  }
-  StoreUpTo(Pack<T>(sum), p.out.Row(t) + i, p.cols - i, p.aligned);
-}
-
-void SlotSum(const TensorView& slots, const Routing& routing, int64_t top_k, const TensorView& out,
-             cudaStream_t stream) {
-  ForDType(out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    SlotSumParams<T> p;
-    p.slots = AsMatrix<const T>(slots);
-    p.experts = routing.experts;
-    p.out = AsMatrix<T>(out);
-    p.cols = out.cols;
-    p.top_k = static_cast<int>(top_k);
-    p.aligned = VectorAligned(slots) && VectorAligned(out);
-    const dim3 grid(static_cast<unsigned>(out.rows),
-                    static_cast<unsigned>(DivideUp(out.cols, kSumThreads * kVectorSize<T>)));
-    Launch(SlotSumKernel<T>, grid, kSumThreads, 0, stream, p);
+    p.num_experts = static_cast<int>(num_experts);
+    p.f = hidden.cols;
+    p.aligned = VectorAligned(args.gate_up) && VectorAligned(hidden);
+    Launch(GatedGradKernel<T>, static_cast<unsigned>(DivideUp(rows.max_rows, kWarps)), 32 * kWarps,
+           0, stream, p);
   });
 }
 
 // --- the grouped products ---
-
-SlotRows AsSlotRows(const SlotMatrix& matrix) {
-  return {static_cast<const bf16*>(matrix.rows.data), matrix.rows.row_stride,
-          static_cast<int>(matrix.slots_per_row)};
-}
-
-template <ExpertsProduct kProduct>
-ExpertsGradProblem<kProduct> MakeProblem(const SlotMatrix& a, const Routing& routing,
-                                         const ExpertsShape& shape, const TensorView& out) {
-  ExpertsGradProblem<kProduct> problem = {};
-  problem.a = AsSlotRows(a);
-  problem.out = out.data;
-  problem.out_stride = out.row_stride;
-  problem.counts = routing.counts;
-  problem.slots = routing.slots;
-  problem.capacity = routing.capacity;
-  problem.num_experts = static_cast<int>(shape.num_experts);
-  problem.n = static_cast<int>(out.cols);
-  return problem;
-}
-
-template <ExpertsProduct kProduct>
-void RunLinear(const SlotMatrix& a, const TensorView& w, const Routing& routing,
-               const ExpertsShape& shape, const DeviceLimits& limits, const TensorView& out,
-               cudaStream_t stream) {
-  auto problem = MakeProblem<kProduct>(a, routing, shape, out);
-  problem.w = static_cast<const bf16*>(w.data);
-  problem.weight_rows = w.rows / shape.num_experts;
-  problem.weight_stride = w.row_stride;
-  problem.depth = static_cast<int>(a.rows.cols);
-  const int64_t row_tiles = out.rows / kTileM + std::min(shape.num_experts, out.rows);
-  LaunchExpertsGrad(problem, row_tiles * DivideUp(out.cols, kTileN), limits.num_sms, stream);
-}
 
 bool Fits(const ExpertsShape& shape, const DeviceLimits& limits,
           std::initializer_list<TensorView> views) {
@@ -171,39 +93,92 @@ bool Fits(const ExpertsShape& shape, const DeviceLimits& limits,
   return fits;
 }
 
-// out = a w_e^T, or a w_e (transposed).
-void GroupedLinear(const SlotMatrix& a, const TensorView& w, bool transposed,
-                   const Routing& routing, const ExpertsShape& shape, const DeviceLimits& limits,
-                   const TensorView& out, cudaStream_t stream) {
-  CHECK(a.rows.rows * a.slots_per_row == out.rows && w.rows % shape.num_experts == 0);
-  CHECK_EQ(transposed ? w.cols : w.rows / shape.num_experts, out.cols);
-  CHECK_EQ(transposed ? w.rows / shape.num_experts : w.cols, a.rows.cols);
-  if (out.num_elements() == 0) return;
-  if (!Fits(shape, limits, {a.rows, w, out}) || a.rows.cols % kSlab != 0) {
-    return ExpertsLinearSimple(a, w, transposed, routing, shape, out, stream);
-  }
-  if (transposed) {
-    RunLinear<ExpertsProduct::kInput>(a, w, routing, shape, limits, out, stream);
-  } else {
-    RunLinear<ExpertsProduct::kForward>(a, w, routing, shape, limits, out, stream);
-  }
+template <ExpertsProduct kProduct>
+ExpertsGradProblem<kProduct> MakeProblem(const ExpertsShape& shape, const TensorView& out) {
+  ExpertsGradProblem<kProduct> problem = {};
+  problem.out = out.data;
+  problem.out_stride = out.row_stride;
+  problem.num_experts = static_cast<int>(shape.num_experts);
+  problem.n = static_cast<int>(out.cols);
+  return problem;
 }
 
-// dw_e += sum over the list of a^T b.
-void GroupedGradWeight(const SlotMatrix& a, const SlotMatrix& b, const Routing& routing,
-                       const ExpertsShape& shape, const DeviceLimits& limits, const TensorView& dw,
-                       cudaStream_t stream) {
-  CHECK(dw.dtype == DType::kFloat32 && dw.rows == shape.num_experts * a.rows.cols &&
-        dw.cols == b.rows.cols);
-  if (!Fits(shape, limits, {a.rows, b.rows}) || !VectorAligned(dw)) {
-    return ExpertsGradWeightSimple(a, b, routing, shape, dw, stream);
+int64_t MaxTiles(const ExpertsShape& shape, const TensorView& out) {
+  return (out.rows / kTileM + std::min(shape.num_experts, out.rows)) * DivideUp(out.cols, kTileN);
+}
+
+// out[r] = a[r] w_e over sorted rows.
+void GradInput(const TensorView& a, const TensorView& w, const Routing& routing,
+               const SortedRows& rows, const ExpertsShape& shape, const DeviceLimits& limits,
+               const TensorView& out, cudaStream_t stream) {
+  CHECK(w.rows == shape.num_experts * a.cols && w.cols == out.cols && a.rows == out.rows);
+  if (!Fits(shape, limits, {a, w, out})) {
+    return ExpertsInputSimple(a, w, routing, rows, shape, out, stream);
   }
-  auto problem = MakeProblem<ExpertsProduct::kWeight>(a, routing, shape, dw);
-  problem.b = AsSlotRows(b);
-  problem.m = static_cast<int>(a.rows.cols);
-  const int64_t tiles =
-      shape.num_experts * DivideUp(a.rows.cols, kTileM) * DivideUp(dw.cols, kTileN);
-  LaunchExpertsGrad(problem, tiles, limits.num_sms, stream);
+  auto problem = MakeProblem<ExpertsProduct::kInput>(shape, out);
+  problem.first = rows.first;
+  problem.weight_rows = problem.depth = static_cast<int>(a.cols);
+  LaunchExpertsGrad(problem, a, w, MaxTiles(shape, out), limits.num_sms, stream);
+}
+
+// dw_e += sum over the expert's sorted rows of a^T b.
+void GradWeight(const TensorView& a, const TensorView& b, const SortedRows& rows,
+                const ExpertsShape& shape, const DeviceLimits& limits, const TensorView& dw,
+                cudaStream_t stream) {
+  CHECK(dw.dtype == DType::kFloat32 && dw.rows == shape.num_experts * a.cols && dw.cols == b.cols);
+  if (!Fits(shape, limits, {a, b}) || !VectorAligned(dw)) {
+    return ExpertsWeightSimple(a, b, rows, shape, dw, stream);
+  }
+  auto problem = MakeProblem<ExpertsProduct::kWeight>(shape, dw);
+  problem.first = rows.first;
+  problem.m = static_cast<int>(a.cols);
+  const int64_t tiles = shape.num_experts * DivideUp(a.cols, kTileM) * DivideUp(dw.cols, kTileN);
+  LaunchExpertsGrad(problem, a, b, tiles, limits.num_sms, stream);
+}
+
+// --- the workspace ---
+
+class Carver {
+ public:
+  explicit Carver(void* memory) : base_(static_cast<char*>(memory)) {}
+  void* Take(int64_t bytes) {
+    void* at = base_ + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    return at;
+  }
+  TensorView Matrix(DType dtype, int64_t rows, int64_t cols) {
+    return {Take(rows * cols * SizeOf(dtype)), dtype, rows, cols, cols};
+  }
+  int32_t* Ints(int64_t n) { return static_cast<int32_t*>(Take(4 * n)); }
+  int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  int64_t used_ = 0;
+};
+
+struct Workspace {
+  SortedRows rows;
+  TensorView dout;      // [R, d] sorted; later the slots' dx
+  TensorView x;         // [R, d]
+  TensorView hidden;    // [R, f]
+  TensorView dgate_up;  // [R, 2 f]
+  int64_t bytes = 0;
+};
+
+Workspace Carve(const ExpertsShape& shape, int64_t slots, DType dtype, void* memory) {
+  Carver carver(memory);
+  Workspace w;
+  w.rows.max_rows = MaxSortedRows(shape, slots);
+  w.rows.first = carver.Ints(shape.num_experts + 1);
+  w.rows.slots = carver.Ints(w.rows.max_rows);
+  w.rows.places = carver.Ints(slots);
+  w.dout = carver.Matrix(dtype, w.rows.max_rows, shape.d);
+  w.x = carver.Matrix(dtype, w.rows.max_rows, shape.d);
+  w.hidden = carver.Matrix(dtype, w.rows.max_rows, shape.f);
+  w.dgate_up = carver.Matrix(dtype, w.rows.max_rows, 2 * shape.f);
+  w.bytes = carver.used();
+  return w;
 }
 
 }  // namespace
@@ -211,11 +186,28 @@ void GroupedGradWeight(const SlotMatrix& a, const SlotMatrix& b, const Routing& 
 void ExpertsLinear(const TensorView& in, int64_t slots_per_row, const TensorView& w,
                    const ExpertsShape& shape, const Routing& routing, const DeviceLimits& limits,
                    const TensorView& out, cudaStream_t stream) {
-  GroupedLinear({in, slots_per_row}, w, /*transposed=*/false, routing, shape, limits, out, stream);
+  CHECK(in.rows * slots_per_row == out.rows && w.rows == shape.num_experts * out.cols);
+  CHECK(w.cols == in.cols && w.dtype == in.dtype && out.dtype == in.dtype);
+  if (out.num_elements() == 0) return;
+  // A tensor-core step takes 16 terms; where those are not whole, the rollout's kernels do not
+  // use tensor cores either.
+  if (!Fits(shape, limits, {in, w, out}) || in.cols % 16 != 0) {
+    return ExpertsForwardSimple(in, slots_per_row, w, routing, shape, out, stream);
+  }
+  auto problem = MakeProblem<ExpertsProduct::kForward>(shape, out);
+  problem.a = static_cast<const bf16*>(in.data);
+  problem.a_stride = in.row_stride;
+  problem.slots_per_row = static_cast<int>(slots_per_row);
+  problem.counts = routing.counts;
+  problem.slots = routing.slots;
+  problem.capacity = routing.capacity;
+  problem.weight_rows = static_cast<int>(out.cols);
+  problem.depth = static_cast<int>(in.cols);
+  LaunchExpertsGrad(problem, in, w, MaxTiles(shape, out), limits.num_sms, stream);
 }
 
 int64_t RoutedExpertsGradWorkspaceBytes(const ExpertsShape& shape, int64_t rows, DType dtype) {
-  return rows * shape.top_k * (shape.f + shape.d) * SizeOf(dtype);
+  return Carve(shape, rows * shape.top_k, dtype, nullptr).bytes;
 }
 
 void RoutedExpertsGrad(const RoutedExpertsGradArgs& args, const ExpertsShape& shape,
@@ -229,17 +221,18 @@ void RoutedExpertsGrad(const RoutedExpertsGradArgs& args, const ExpertsShape& sh
     CHECK(view.dtype == dtype);
   }
   if (slots == 0) return;
-  const TensorView dx_slots = {workspace, dtype, slots, shape.d, shape.d};
-  const TensorView hidden = {static_cast<char*>(workspace) + slots * shape.d * SizeOf(dtype), dtype,
-                             slots, shape.f, shape.f};
   const Routing& routing = args.routing;
-  const SlotMatrix dout = {args.dout, shape.top_k}, x = {args.x, shape.top_k};
-  GroupedLinear(dout, args.w_down, /*transposed=*/true, routing, shape, limits, hidden, stream);
-  GatedGrad(args, hidden, stream);
-  GroupedGradWeight(dout, {hidden, 1}, routing, shape, limits, args.dw_down, stream);
-  GroupedGradWeight({args.gate_up, 1}, x, routing, shape, limits, args.dw_gate_up, stream);
-  GroupedLinear({args.gate_up, 1}, args.w_gate_up, true, routing, shape, limits, dx_slots, stream);
-  SlotSum(dx_slots, routing, shape.top_k, args.dx, stream);
+  const Workspace w = Carve(shape, slots, dtype, workspace);
+  CUDA_CHECK(cudaMemsetAsync(args.dweights, 0, slots * sizeof(float), stream));  // of padding
+  SortRows(routing, shape, w.rows, stream);
+  GatherSortedRows(args.dout, w.rows, shape, w.dout, stream);
+  GradInput(w.dout, args.w_down, routing, w.rows, shape, limits, w.hidden, stream);
+  GatedGrad(args, w.rows, shape.num_experts, w.hidden, w.dgate_up, stream);
+  GradWeight(w.dout, w.hidden, w.rows, shape, limits, args.dw_down, stream);
+  GatherSortedRows(args.x, w.rows, shape, w.x, stream);
+  GradWeight(w.dgate_up, w.x, w.rows, shape, limits, args.dw_gate_up, stream);
+  GradInput(w.dgate_up, args.w_gate_up, routing, w.rows, shape, limits, w.dout, stream);
+  SumSortedRows(w.dout, w.rows, routing, shape, args.dx, stream);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -1,5 +1,6 @@
-// The gradient of the mixture-of-experts MLP on a GPU (routed_experts.h has the formulas). Rows are
-// never permuted; the grouped products read them by the experts' lists, as the forward's do.
+// The gradient of the mixture-of-experts MLP on a GPU (routed_experts.h has the formulas). Inside,
+// rows are sorted by expert, so that the products are dense; what goes in and out is by row and
+// slot.
 //
 //   training forward, for each layer:
 //     RouteTopK; SortExpertLists                  lists in one order: sums over them repeat bitwise
@@ -32,7 +33,7 @@ void ExpertsLinear(const TensorView& in, int64_t slots_per_row, const TensorView
 struct RoutedExpertsGradArgs {
   TensorView dout;                 // [T, d]
   TensorView x;                    // [T, d]
-  TensorView gate_up;              // [T top_k, 2 f]: the forward's; its own gradient when done
+  TensorView gate_up;              // [T top_k, 2 f], the forward's
   TensorView w_gate_up, w_down;    // [E 2 f, d], [E d, f]
   Routing routing;                 // sorted lists
   TensorView dx;                   // [T, d], overwritten
