@@ -19,6 +19,15 @@ void AddFolders(const std::string& folder, std::vector<std::string>& found) {
   }
 }
 
+// Dead, and not yet asked for by its parent: some first processes of a machine or a container do so
+// seconds later. It holds nothing any more.
+bool IsDead(const std::string& pid) {
+  const auto stat = ReadFile("/proc/" + pid + "/stat");
+  const size_t at = stat.ok() ? stat->rfind(") ") : std::string::npos;
+  return at != std::string::npos && at + 2 < stat->size() &&
+         ((*stat)[at + 2] == 'Z' || (*stat)[at + 2] == 'X');
+}
+
 // Every task that is in a control group below the name.
 void AddProcesses(const std::string& cgroup, std::vector<std::string>& found) {
   std::error_code error;
@@ -26,7 +35,7 @@ void AddProcesses(const std::string& cgroup, std::vector<std::string>& found) {
     const std::string pid = entry.path().filename().string();
     if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
     const auto groups = ReadFile("/proc/" + pid + "/cgroup");
-    if (groups.ok() && groups->find("/" + cgroup + "/") != std::string::npos) {
+    if (groups.ok() && groups->find("/" + cgroup + "/") != std::string::npos && !IsDead(pid)) {
       const auto name = ReadFile("/proc/" + pid + "/comm");
       found.push_back("process " + pid + " " + (name.ok() ? *name : ""));
     }

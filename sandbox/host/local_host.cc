@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include "sandbox/disk/remove_tree.h"
 #include "sandbox/host/control.h"
 #include "sandbox/host/helper_program.h"
+#include "sandbox/host/kernel.h"
 #include "sandbox/host/local_sandbox.h"
 #include "sandbox/host/ownership.h"
 #include "sandbox/host/resources.h"
@@ -271,6 +273,9 @@ absl::StatusOr<int> SweepDeadHosts(const HostOptions& options) {
 
 absl::StatusOr<std::unique_ptr<SandboxHost>> MakeLocalHost(const HostOptions& options) {
   RETURN_IF_ERROR(CheckRoot());
+  utsname name{};
+  ::uname(&name);
+  RETURN_IF_ERROR(CheckKernel(name.release));
   RETURN_IF_ERROR(SweepDeadHosts(options).status());
   auto host = std::make_unique<LocalHost>();
   RETURN_IF_ERROR(host->Begin(options));

@@ -3,53 +3,19 @@
 #include <sys/wait.h>
 
 #include <chrono>
-#include <random>
 #include <thread>
 
 #include "sandbox/check/probing.h"
 #include "sandbox/disk/remove_tree.h"
-#include "sandbox/host/leftovers.h"
-#include "tests/sandbox/host/testing.h"
+#include "tests/sandbox/host/series.h"
 
 namespace orrery::sandbox {
 namespace {
 
 class LifeTest : public HostTest {
  protected:
-  void ExpectNothingLeft() {
-    const auto left = FindLeftovers(TestOptions(work_));
-    ASSERT_TRUE(left.ok()) << left.status();
-    for (const std::string& line : *left) ADD_FAILURE() << line;
-  }
+  void ExpectNothingLeft() { sandbox::ExpectNothingLeft(TestOptions(work_)); }
 };
-
-int CountDescriptors() {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    count += entry.path().empty() ? 0 : 1;
-  }
-  return count;
-}
-
-// One whole episode.
-void Live(SandboxHost* host, const SandboxOptions& options) {
-  auto sandbox = host->Create(options);
-  ASSERT_TRUE(sandbox.ok()) << sandbox.status();
-  ExecRequest request;
-  request.argv = {"sh", "-c", "sleep 100 & echo x > /f; mkdir -p /a/b"};
-  EXPECT_TRUE((*sandbox)->Exec(request).ok());
-  EXPECT_TRUE((*sandbox)->Destroy().ok());
-}
-
-void LiveAtOnce(SandboxHost* host, const SandboxOptions& options, int threads, int episodes) {
-  std::vector<std::thread> workers;
-  for (int i = 0; i < threads; ++i) {
-    workers.emplace_back([=] {
-      for (int k = 0; k < episodes / threads; ++k) Live(host, options);
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
-}
 
 TEST_F(LifeTest, NothingIsLeftAfterEpisodes) {
   LiveAtOnce(host_.get(), options_, 4, 20);
@@ -62,29 +28,7 @@ TEST_F(LifeTest, NothingIsLeftAfterEpisodes) {
 }
 
 TEST_F(LifeTest, OwnersThatAreKilledLeaveNothingAfterTheNextStart) {
-  std::mt19937 random(17);
-  for (int i = 0; i < 12; ++i) {
-    const pid_t owner = ::fork();
-    if (owner == 0) {
-      auto host = MakeLocalHost(TestOptions(work_));
-      while (host.ok()) {
-        auto sandbox = (*host)->Create(options_);
-        if (!sandbox.ok()) continue;
-        ExecRequest request;
-        request.argv = {"sh", "-c", "sleep 100 & echo x > /f"};
-        (*sandbox)->Exec(request);
-        if (i % 3 == 0) (*sandbox)->TakeSnapshot().status().IgnoreError();
-      }
-      ::_exit(1);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 150));
-    ::kill(owner, SIGKILL);
-    int status = 0;
-    ::waitpid(owner, &status, 0);
-    EXPECT_TRUE(WIFSIGNALED(status)) << "the owner could make no host";
-  }
-  const auto swept = SweepDeadHosts(TestOptions(work_));
-  EXPECT_TRUE(swept.ok()) << swept.status();
+  RunOwnerKills(TestOptions(work_), options_, 12, 17);
   // A live owner's host was spared.
   EXPECT_TRUE(Make()->Exec(Shell("true")).ok());
   host_.reset();
