@@ -91,7 +91,47 @@ absl::Status OneLife(const std::string& work, const std::string& name) {
   return Failed("runc ended with {}: {}", *code, log.ok() ? *log : "");
 }
 
+// runc leaves the parent of its groups, in each hierarchy that it knows.
+class RuncGroups {
+ public:
+  ~RuncGroups() {
+    std::error_code error;
+    ::rmdir("/sys/fs/cgroup/orrery-runc");
+    for (const auto& entry : fs::directory_iterator("/sys/fs/cgroup", error)) {
+      ::rmdir((entry.path().string() + "/orrery-runc").c_str());
+    }
+  }
+};
+
+// The image as a root of the range, and the bundle beside it.
+absl::Status Prepare(const SandboxOptions& options, const std::string& work,
+                     const std::string& name, const std::vector<std::string>& argv) {
+  for (const char* folder : {"/lower", "/root"}) RETURN_IF_ERROR(MakeFolders(work + folder));
+  RETURN_IF_ERROR(CopyForRange(options.image.layers, work + "/lower"));
+  for (const char* folder : {"/lower/proc", "/lower/sys", "/lower/dev"}) {
+    RETURN_IF_ERROR(MakeFolders(work + folder));
+  }
+  BundleOptions bundle;
+  bundle.sandbox = options;
+  bundle.id_base = kIdBase;
+  bundle.root = work + "/root";
+  bundle.argv = argv;
+  bundle.cgroup = "/orrery-runc/" + name;
+  return WriteBundle(work + "/bundle", bundle);
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> RunByRunc(const SandboxOptions& options, const std::string& work,
+                                      const std::vector<std::string>& argv) {
+  RETURN_IF_ERROR(MakeFolders(work));
+  RETURN_IF_ERROR(RunProgram({"runc", "--version"}, work + "/version").status());
+  const RuncGroups groups;
+  const std::string name = fmt::format("orrery-oracle-{}", ::getpid());
+  RETURN_IF_ERROR(Prepare(options, work, name, argv));
+  RETURN_IF_ERROR(OneLife(work, name));
+  return ReadFile(work + "/log");
+}
 
 absl::StatusOr<RuncLives> MeasureRunc(const SandboxOptions& options, const std::string& work,
                                       int lives) {
@@ -99,19 +139,9 @@ absl::StatusOr<RuncLives> MeasureRunc(const SandboxOptions& options, const std::
   RETURN_IF_ERROR(RunProgram({"runc", "--version"}, work + "/version").status());
   ASSIGN_OR_RETURN(const std::string version, ReadFile(work + "/version"));
   measured.version = version.substr(0, version.find('\n'));
-  for (const char* name : {"/lower", "/root"}) RETURN_IF_ERROR(MakeFolders(work + name));
-  RETURN_IF_ERROR(CopyForRange(options.image.layers, work + "/lower"));
-  for (const char* name : {"/lower/proc", "/lower/sys", "/lower/dev"}) {
-    RETURN_IF_ERROR(MakeFolders(work + name));
-  }
+  const RuncGroups groups;
   const std::string name = fmt::format("orrery-bench-{}", ::getpid());
-  BundleOptions bundle;
-  bundle.sandbox = options;
-  bundle.id_base = kIdBase;
-  bundle.root = work + "/root";
-  bundle.argv = {"true"};
-  bundle.cgroup = "/orrery-runc/" + name;
-  RETURN_IF_ERROR(WriteBundle(work + "/bundle", bundle));
+  RETURN_IF_ERROR(Prepare(options, work, name, {"true"}));
   const double before = ChildrenCpuMs();
   for (int i = 0; i < lives; ++i) {
     const auto begin = BenchClock::now();

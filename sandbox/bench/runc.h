@@ -19,4 +19,9 @@ struct RuncLives {
 absl::StatusOr<RuncLives> MeasureRunc(const SandboxOptions& options, const std::string& work,
                                       int lives);
 
+// The output of one command by runc, in the same sandbox; an error where it ends with another code
+// than 0.
+absl::StatusOr<std::string> RunByRunc(const SandboxOptions& options, const std::string& work,
+                                      const std::vector<std::string>& argv);
+
 }  // namespace orrery::sandbox
