@@ -34,7 +34,7 @@ DeviceRowLists DeviceBatch::Lists(const ListOffsets& o) const {
   return {At(o.keys), At(o.first), At(o.indices), o.num_lists};
 }
 
-void DeviceBatch::AppendTables(const MicroBatch& micro) {
+void DeviceBatch::AppendTables(const MicroBatch& micro, const kernels::HeadShape& heads) {
   size_t stride = 1;
   for (const auto& table : micro.block_tables) stride = std::max(stride, table.size());
   table_stride_ = static_cast<int64_t>(stride);
@@ -48,10 +48,18 @@ void DeviceBatch::AppendTables(const MicroBatch& micro) {
   }
   tables_ = Append(tables);
   sequence_of_ = Append(sequence_of);
+  const kernels::cuda::AttentionDivision division =
+      kernels::cuda::DivideRows(micro.positions, sequence_of, heads);
+  static_assert(sizeof(kernels::cuda::AttentionTile) == 2 * sizeof(int32_t));
+  num_tiles_ = static_cast<int64_t>(division.tiles.size());
+  num_lone_rows_ = static_cast<int64_t>(division.lone_rows.size());
+  tiles_ =
+      Append({reinterpret_cast<const int32_t*>(division.tiles.data()), 2 * division.tiles.size()});
+  lone_rows_ = Append(division.lone_rows);
 }
 
-void DeviceBatch::Upload(const MicroBatch& micro, std::span<const int32_t> extra,
-                         cudaStream_t stream) {
+void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& heads,
+                         std::span<const int32_t> extra, cudaStream_t stream) {
   values_.clear();
   num_rows_ = static_cast<int64_t>(micro.token_ids.size());
   num_targets_ = static_cast<int64_t>(micro.targets.size());
@@ -66,7 +74,7 @@ void DeviceBatch::Upload(const MicroBatch& micro, std::span<const int32_t> extra
   token_ids_ = Append(micro.token_ids);
   positions_ = Append(micro.positions);
   slots_ = Append(micro.slots);
-  AppendTables(micro);
+  AppendTables(micro, heads);
   copies_ =
       Append({reinterpret_cast<const int32_t*>(micro.copies.data()), 3 * micro.copies.size()});
   target_rows_ = Append(rows);
@@ -97,6 +105,10 @@ kernels::cuda::AttentionRows DeviceBatch::attention_rows() const {
   rows.sequence_of = At(sequence_of_);
   rows.block_tables = At(tables_);
   rows.table_stride = table_stride_;
+  rows.tiles = reinterpret_cast<const kernels::cuda::AttentionTile*>(At(tiles_));
+  rows.num_tiles = num_tiles_;
+  rows.lone_rows = At(lone_rows_);
+  rows.num_lone_rows = num_lone_rows_;
   return rows;
 }
 

@@ -18,7 +18,8 @@ class DeviceBatch {
   ~DeviceBatch();
 
   // extra: further int32s that come along, readable at extra().
-  void Upload(const MicroBatch& micro, std::span<const int32_t> extra, cudaStream_t stream);
+  void Upload(const MicroBatch& micro, const kernels::HeadShape& heads,
+              std::span<const int32_t> extra, cudaStream_t stream);
 
   int64_t num_rows() const { return num_rows_; }
   int64_t num_targets() const { return num_targets_; }
@@ -44,7 +45,7 @@ class DeviceBatch {
   int64_t Append(std::span<const int32_t> values);
   ListOffsets Append(const kernels::cuda::RowLists& lists);
   kernels::cuda::DeviceRowLists Lists(const ListOffsets& o) const;
-  void AppendTables(const MicroBatch& micro);
+  void AppendTables(const MicroBatch& micro, const kernels::HeadShape& heads);
   void Send(cudaStream_t stream);
 
   std::vector<int32_t> values_;
@@ -52,6 +53,7 @@ class DeviceBatch {
   kernels::cuda::DeviceBuffer device_;
   cudaEvent_t sent_ = nullptr;
   int64_t num_rows_ = 0, num_targets_ = 0, num_copies_ = 0, max_position_ = 0, table_stride_ = 0;
+  int64_t num_tiles_ = 0, num_lone_rows_ = 0, tiles_ = 0, lone_rows_ = 0;
   int64_t token_ids_ = 0, positions_ = 0, slots_ = 0, sequence_of_ = 0, tables_ = 0, copies_ = 0,
           target_rows_ = 0, target_ids_ = 0, extra_ = 0;
   ListOffsets rows_by_token_, targets_by_row_;
