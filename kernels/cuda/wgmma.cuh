@@ -80,6 +80,36 @@ __device__ __forceinline__ void CopyBox(void* to, const void* tensor_map, int co
       "l"(tensor_map), "r"(column), "r"(row), "r"(SharedAddress(barrier))
       : "memory");
 }
+// To the same place in every block of a cluster whose bit is set in `blocks`, each completing on
+// its own barrier.
+__device__ __forceinline__ void CopyBoxToCluster(void* to, const void* tensor_map, int column,
+                                                 int row, uint64_t* barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(SharedAddress(to)),
+      "l"(tensor_map), "r"(column), "r"(row), "r"(SharedAddress(barrier)), "h"(blocks)
+      : "memory");
+}
+
+// --- clusters of thread blocks ---
+
+__device__ __forceinline__ int ClusterRank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at the barrier that another block has at the same place.
+__device__ __forceinline__ void BarrierArriveAt(uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(SharedAddress(barrier)),
+      "r"(rank)
+      : "memory");
+}
 
 // Registers a thread: the producers give theirs to those who hold sums.
 template <int kRegisters>

@@ -8,7 +8,10 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+// Rows a thread block. Few go one by one to the experts' counters; the counters of 128 experts lie
+// on 16 sectors, which many would queue for, so there a block counts for itself first.
+constexpr int kWarps = 4, kManyWarps = 32;
+constexpr int64_t kManyRows = 2048;
 constexpr int kMaxExperts = 512;
 constexpr int kMaxTopK = 32;
 
@@ -59,18 +62,15 @@ __device__ __forceinline__ float SumOfAll(const float (&logits)[kPerLane], float
   return WarpSum(sum);
 }
 
+// Routes row t; the expert of slot `lane`, or -1.
 template <int kPerLane>
-__global__ void __launch_bounds__(32 * kWarps) RouteTopKKernel(RouteParams p) {
-  LetSuccessorStart();
-  WaitForPredecessor();
+__device__ __forceinline__ int RouteRow(const RouteParams& p, int64_t t) {
   const int lane = threadIdx.x % 32;
-  const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (t >= p.rows) return;
   const int64_t slot = t * p.top_k + lane;
   const bool has_slot = lane < p.top_k;
   if (p.positions[t] < 0) {
     if (has_slot) p.routing.experts[slot] = -1, p.routing.weights[slot] = 0;
-    return;
+    return -1;
   }
   const float* row = p.logits.Row(t);
   float logits[kPerLane], top = -INFINITY;
@@ -95,13 +95,57 @@ __global__ void __launch_bounds__(32 * kWarps) RouteTopKKernel(RouteParams p) {
   } else {
     sum = SumOfAll(logits, top);
   }
-  if (!has_slot) return;
+  if (!has_slot) return -1;
   p.routing.experts[slot] = expert;
   p.routing.weights[slot] = __fdiv_rn(e, sum);
-  const int32_t place = atomicAdd(p.routing.counts + expert, 1);
-  if (place < p.routing.capacity) {
-    p.routing.slots[expert * p.routing.capacity + place] = static_cast<int32_t>(slot);
+  return expert;
+}
+
+__device__ __forceinline__ void PutInList(const Routing& routing, int expert, int32_t place,
+                                          int64_t slot) {
+  if (place < routing.capacity) {
+    routing.slots[expert * routing.capacity + place] = static_cast<int32_t>(slot);
   }
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(32 * kWarps) RouteTopKKernel(RouteParams p) {
+  LetSuccessorStart();
+  WaitForPredecessor();
+  const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (t >= p.rows) return;
+  const int expert = RouteRow<kPerLane>(p, t);
+  if (expert < 0) return;
+  PutInList(p.routing, expert, atomicAdd(p.routing.counts + expert, 1),
+            t * p.top_k + threadIdx.x % 32);
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(32 * kManyWarps) RouteManyTopKKernel(RouteParams p) {
+  __shared__ int32_t counts[kMaxExperts], first[kMaxExperts];
+  LetSuccessorStart();
+  for (int e = threadIdx.x; e < p.num_experts; e += 32 * kManyWarps) counts[e] = 0;
+  WaitForPredecessor();
+  __syncthreads();
+  const int64_t t = int64_t{blockIdx.x} * kManyWarps + threadIdx.x / 32;
+  const int expert = t < p.rows ? RouteRow<kPerLane>(p, t) : -1;
+  const int32_t place = expert >= 0 ? atomicAdd(counts + expert, 1) : 0;
+  __syncthreads();
+  for (int e = threadIdx.x; e < p.num_experts; e += 32 * kManyWarps) {
+    if (counts[e] > 0) first[e] = atomicAdd(p.routing.counts + e, counts[e]);
+  }
+  __syncthreads();
+  if (expert >= 0) {
+    PutInList(p.routing, expert, first[expert] + place, t * p.top_k + threadIdx.x % 32);
+  }
+}
+
+template <int kPerLane>
+void Run(const RouteParams& p, cudaStream_t stream) {
+  const bool many = p.rows >= kManyRows;
+  const int warps = many ? kManyWarps : kWarps;
+  Launch(many ? RouteManyTopKKernel<kPerLane> : RouteTopKKernel<kPerLane>,
+         static_cast<unsigned>(DivideUp(p.rows, warps)), 32 * warps, 0, stream, p);
 }
 
 }  // namespace
@@ -123,10 +167,9 @@ void RouteTopK(const TensorView& router_logits, const ExpertsShape& shape, const
   p.positions = positions;
   p.replay = replay;
   p.routing = routing;
-  auto* kernel = p.num_experts <= 128   ? RouteTopKKernel<4>
-                 : p.num_experts <= 256 ? RouteTopKKernel<8>
-                                        : RouteTopKKernel<16>;
-  Launch(kernel, static_cast<unsigned>(DivideUp(p.rows, kWarps)), 32 * kWarps, 0, stream, p);
+  if (p.num_experts <= 128) return Run<4>(p, stream);
+  if (p.num_experts <= 256) return Run<8>(p, stream);
+  Run<16>(p, stream);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -13,6 +13,7 @@ constexpr int kMaxExperts = 512;
 template <typename Shape, bool kGateUp>
 struct ExpertsProblem {
   [[maybe_unused]] static constexpr bool kEarlyWeights = !kGateUp;
+  static constexpr bool packs_outputs() { return true; }
   struct Shared {
     int first_tile[kMaxExperts + 1];
   };
@@ -32,6 +33,7 @@ struct ExpertsProblem {
   const int32_t* slots;
   int64_t capacity;
   int num_experts, top_k, num_features, feature_tiles;
+  bool packed;  // four outputs may be stored at once
 
   // One warp: each lane counts the tiles of its share of experts, then a prefix sum.
   __device__ void Prepare(Shared* shared, int warp, int lane) const {
@@ -58,6 +60,11 @@ struct ExpertsProblem {
   __device__ int Tiles(int e) const {
     return feature_tiles * ((counts[e] + Shape::kRowsN - 1) / Shape::kRowsN);
   }
+  // Large tiles are of one height, so that none is nearly empty.
+  static __device__ int TileRows(int count, int row_tiles) {
+    if (Shape::kRowsN < 256 || row_tiles > 8) return Shape::kRowsN;
+    return ((count + row_tiles - 1) / row_tiles + 15) / 16 * 16;
+  }
   __device__ int NumTiles(const Shared& shared) const { return shared.first_tile[num_experts]; }
   __device__ Tile GetTile(const Shared& shared, int t) const {
     int low = 0, high = num_experts;  // first_tile[low] <= t < first_tile[high]
@@ -68,12 +75,12 @@ struct ExpertsProblem {
     const int count = counts[low];
     const int row_tiles = (count + Shape::kRowsN - 1) / Shape::kRowsN;
     const int local = t - shared.first_tile[low];
-    const int row = local % row_tiles * Shape::kRowsN;
+    const int tile_rows = TileRows(count, row_tiles), row = local % row_tiles * tile_rows;
     Tile tile;
     tile.expert = low;
     tile.feature = local / row_tiles * Shape::kFeatures;
     tile.num_features = min(num_features - tile.feature, Shape::kFeatures);
-    tile.num_rows = min(count - row, Shape::kRowsN);
+    tile.num_rows = min(count - row, tile_rows);
     tile.slots = slots + low * capacity + row;
     return tile;
   }
@@ -89,6 +96,11 @@ struct ExpertsProblem {
     if (m >= tile.num_features) return;
     *reinterpret_cast<uint32_t*>(out + tile.slots[c] * out_stride + tile.feature + m) =
         PackBf16(v.x, v.y);
+  }
+  __device__ int OutputRow(const Tile& tile, int c) const { return tile.slots[c]; }
+  __device__ void StoreFour(const Tile& tile, int m, int row, uint2 four) const {
+    if (m >= tile.num_features) return;
+    *reinterpret_cast<uint2*>(out + row * out_stride + tile.feature + m) = four;
   }
 };
 
@@ -109,6 +121,7 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   problem.num_experts = static_cast<int>(shape.num_experts);
   problem.top_k = static_cast<int>(shape.top_k);
   problem.num_features = static_cast<int>(out.cols);
+  problem.packed = out.cols % 4 == 0 && out.row_stride % 4 == 0;
   problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
   // At most one row tile an expert more than full ones.
   const int64_t num_slots = out.rows;

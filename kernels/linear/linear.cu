@@ -10,6 +10,7 @@ namespace {
 template <typename Shape>
 struct DenseProblem {
   [[maybe_unused]] static constexpr bool kEarlyWeights = true;
+  static constexpr bool packs_outputs() { return false; }
   struct Shared {};
   struct Tile {
     int64_t feature, row;  // the first of each

@@ -25,9 +25,10 @@ struct RingPosition {
   }
 };
 
-// The tiles of one thread block: every gridDim.x-th of the problem's. The first kTable are found by
-// as many threads at once, so that nobody searches between two tiles. Lives in shared memory.
-template <typename Problem>
+// The tiles of one thread block, or of a cluster of kBlocks that share them: every so manieth of
+// the problem's. The first kTable are found by as many threads at once, so that nobody searches
+// between two tiles. Lives in shared memory.
+template <typename Problem, int kBlocks = 1>
 struct TileList {
   static constexpr int kTable = 32;
   typename Problem::Tile table[kTable];
@@ -39,7 +40,8 @@ struct TileList {
                     static_cast<int>(threadIdx.x) % 32);
     __syncthreads();
     const int num_tiles = problem.NumTiles(shared);
-    const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+    const int first = static_cast<int>(blockIdx.x / kBlocks);
+    const int step = static_cast<int>(gridDim.x / kBlocks);
     const int num_mine = first < num_tiles ? (num_tiles - first + step - 1) / step : 0;
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < kTable && thread < num_mine) {
@@ -49,8 +51,9 @@ struct TileList {
     return num_mine;
   }
   __device__ typename Problem::Tile At(const Problem& problem, int i) const {
-    return i < kTable ? table[i]
-                      : problem.GetTile(shared, static_cast<int>(blockIdx.x + i * gridDim.x));
+    if (i < kTable) return table[i];
+    return problem.GetTile(shared,
+                           static_cast<int>(blockIdx.x / kBlocks + i * (gridDim.x / kBlocks)));
   }
 };
 
