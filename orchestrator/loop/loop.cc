@@ -1,5 +1,6 @@
 #include "orchestrator/loop/loop.h"
 
+#include <future>
 #include <optional>
 
 #include "orchestrator/base/hash.h"
@@ -47,6 +48,8 @@ class Loop {
     // Advantages, batches and optimizer steps.
     watch.Lap();
     parts_.advantages(&groups);
+    // Samples are written while the model learns from them, and before the step's metrics.
+    std::future<absl::Status> written = WriteSamples(groups, metrics.step());
     ASSIGN_OR_RETURN(const std::optional<TrainStats> trained, TrainOn(groups, metrics.step()));
     const TrainStats stats = trained.value_or(TrainStats{});
     seconds.train = watch.Lap() - stats.sync_s;
@@ -57,14 +60,20 @@ class Loop {
     ++state_.step;
     run::AddRolloutMetrics(groups, &metrics);
     if (trained) run::AddTrainMetrics(*trained, &metrics);
-    if (experiment_.output.samples) {
-      RETURN_IF_ERROR(
-          run::WriteSamples(parts_.directory->paths().root, state_.step, groups, parts_.pieces));
-    }
+    RETURN_IF_ERROR(written.get());
     RETURN_IF_ERROR(RunEvals(state_.step, &metrics));
     seconds.step = whole.Lap();
     run::AddPerfMetrics(seconds, groups, stats, &metrics);
     return Write(metrics);
+  }
+
+  // groups: until the future is ready or gone (its destructor waits).
+  std::future<absl::Status> WriteSamples(const std::vector<EpisodeGroup>& groups,
+                                         int64_t step) const {
+    return std::async(std::launch::async, [this, &groups, step] {
+      if (!experiment_.output.samples) return absl::OkStatus();
+      return run::WriteSamples(parts_.directory->paths().root, step, groups, parts_.pieces);
+    });
   }
 
   // Optimizer steps inside the weight transaction. Where no group has a signal, the tokens are

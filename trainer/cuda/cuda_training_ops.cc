@@ -162,7 +162,7 @@ void CudaTrainingOps::Begin(const MicroBatch& micro, const model::DeviceWeights&
     attention_grad_ = kernels::cuda::PlanAttentionGrad(micro.spans, spec_.heads, dtype(), device_);
     tiles = attention_grad_.Words();
   }
-  input_.Upload(micro, tiles, stream_);
+  input_.Upload(micro, spec_.heads, tiles, stream_);
   PrepareKv(micro.num_blocks);
 }
 
@@ -259,16 +259,17 @@ Value CudaTrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&)
 
 Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {
   const Value out = Make(qkv.view.rows, spec_.heads.q_width());
-  const kernels::cuda::AttentionPlan plan =
-      kernels::cuda::PlanAttention(spec_.heads, qkv.view.rows, input_.max_position(), device_);
+  const kernels::cuda::AttentionRows rows = input_.attention_rows();
+  const kernels::cuda::AttentionPlan plan = kernels::cuda::PlanAttention(
+      spec_.heads, rows.num_alone(qkv.view.rows), input_.max_position(), device_);
   if (plan.workspace_bytes > attention_workspace_.bytes()) {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     attention_workspace_ = DeviceBuffer(plan.workspace_bytes);
     CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
                                static_cast<size_t>(plan.workspace_bytes), stream_));
   }
-  kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), input_.attention_rows(),
-                           kv_, plan, attention_workspace_.data(), out.view, stream_);
+  kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), rows, kv_, plan,
+                           attention_workspace_.data(), out.view, stream_);
   Record([=, this] {
     Gradient& dqkv = GradOf(qkv);
     kernels::cuda::AttentionGrad(GradOf(out).view, qkv.view, out.view, spec_.heads,
