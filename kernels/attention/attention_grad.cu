@@ -27,6 +27,7 @@ struct GradShape {
   static constexpr int kOwnBytes = kOwn * D * 2;
   static constexpr int kStepBytes = kStep * D * 2;
   static constexpr int kStageBytes = 2 * kStepBytes;
+  static constexpr int kPartialFloats = 2 * kOwn * D;
   static constexpr int kStatBytes = 2 * kStep * 4;  // of a stage: log-sums and deltas
   static constexpr int kSharedBytes =
       2 * kOwnBytes + kStages * (kStageBytes + kStatBytes) + 1024;  // and room to align
@@ -362,6 +363,18 @@ struct QuerySteps {
   }
 };
 
+// A thread's share of two rows of a [64 kGroups, D] matrix.
+template <int D>
+__device__ __forceinline__ void StorePartial(const float (&sums)[D / 2], float* matrix, int row,
+                                             int t) {
+#pragma unroll
+  for (int j = 0; j < D / 8; ++j) {
+    float* to = matrix + row * D + 8 * j + 2 * t;
+    *reinterpret_cast<float2*>(to) = make_float2(sums[4 * j], sums[4 * j + 1]);
+    *reinterpret_cast<float2*>(to + 8 * D) = make_float2(sums[4 * j + 2], sums[4 * j + 3]);
+  }
+}
+
 template <int D>
 __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kKeyBlocks)
     KeyKernel(const __grid_constant__ Params p) {
@@ -474,6 +487,13 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kKeyBloc
   }
 
   WaitForOwnCopies();
+  if (tile.partial >= 0) {
+    float* to = p.partials + static_cast<int64_t>(tile.partial * p.num_kv_heads + kv_head) *
+                                 Shape::kPartialFloats;
+    StorePartial<D>(dk, to, warp * 16 + g, t);
+    StorePartial<D>(dv, to + Shape::kPartialFloats / 2, warp * 16 + g, t);
+    return;
+  }
   __syncthreads();  // keys and values are not read any more
   const auto to = [&](int64_t column) {
     return [&p, &tile, tile_end, column](int index) {
@@ -484,6 +504,39 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kKeyBloc
   StoreRows<D>(dk, p.scale, p.scale, keys, warp * 16, to(p.KeyColumn(kv_head)));
   StoreRows<D>(dv, 1, 1, values, warp * 16, to(p.ValueColumn(kv_head)));
 #endif
+}
+
+// Blocks a (sum, key-value head).
+constexpr int kSumThreads = 256, kSumBlocks = 1;
+
+template <int D>
+__global__ void __launch_bounds__(kSumThreads) KeySumKernel(const __grid_constant__ Params p) {
+  WaitForPredecessor();
+  LetSuccessorStart();
+  const int kv_head = static_cast<int>(blockIdx.x) % p.num_kv_heads;
+  const KeySum sum = p.sums[blockIdx.x / p.num_kv_heads];
+  constexpr int kFloats = GradShape<D>::kPartialFloats;
+  const float* partial =
+      p.partials + static_cast<int64_t>(sum.first_partial * p.num_kv_heads + kv_head) * kFloats;
+  const int first = static_cast<int>(blockIdx.y) * kSumThreads + static_cast<int>(threadIdx.x);
+  for (int i = first; i < sum.num_rows * D / 4; i += kSumBlocks * kSumThreads) {
+    const int row = sum.first_row + 4 * i / D, column = 4 * i % D;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* from = partial + half * (kFloats / 2) + 4 * i;
+      float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+      for (int n = 0; n < sum.num_partials; ++n) {
+        const float4 x = *reinterpret_cast<const float4*>(from + static_cast<int64_t>(n) *
+                                                                     p.num_kv_heads * kFloats);
+        v = make_float4(v.x + x.x, v.y + x.y, v.z + x.z, v.w + x.w);
+      }
+      const float factor = half == 0 ? p.scale : 1;
+      bf16* to = p.dqkv.Row(row) + (half == 0 ? p.KeyColumn(kv_head) : p.ValueColumn(kv_head));
+      *reinterpret_cast<uint2*>(to + column) =
+          make_uint2(PackBf16(v.x * factor, v.y * factor), PackBf16(v.z * factor, v.w * factor));
+    }
+  }
 }
 
 template <int D>
@@ -502,6 +555,10 @@ void Run(const Params& params, const AttentionGradPlan& plan, cudaStream_t strea
          Shape::kSharedBytes, stream, params);
   Launch(KeyKernel<D>, blocks(plan.key_tiles.size()), dim3(Shape::kThreads), Shape::kSharedBytes,
          stream, params);
+  if (plan.sums.empty()) return;
+  dim3 grid = blocks(plan.sums.size());
+  grid.y = kSumBlocks;
+  Launch(KeySumKernel<D>, grid, dim3(kSumThreads), 0, stream, params);
 }
 
 template <typename T>
@@ -517,6 +574,7 @@ AttentionGradParams<T> MakeParams(const TensorView& dout, const TensorView& qkv,
   p.query_tiles = reinterpret_cast<const QueryTile*>(words);
   p.key_tiles = reinterpret_cast<const KeyTile*>(p.query_tiles + plan.query_tiles.size());
   p.runs = reinterpret_cast<const QueryRun*>(p.key_tiles + plan.key_tiles.size());
+  p.sums = reinterpret_cast<const KeySum*>(p.runs + plan.runs.size());
   p.num_kv_heads = static_cast<int>(heads.num_kv_heads);
   p.head_dim = static_cast<int>(heads.head_dim);
   p.group = MakeGroupSize(heads.group());
@@ -524,6 +582,7 @@ AttentionGradParams<T> MakeParams(const TensorView& dout, const TensorView& qkv,
   p.stride = plan.num_rows * heads.group();
   p.log_sums = static_cast<float*>(workspace);
   p.deltas = p.log_sums + p.stride * heads.num_kv_heads;
+  p.partials = p.log_sums + (2 * p.stride * heads.num_kv_heads + 3) / 4 * 4;
   return p;
 }
 

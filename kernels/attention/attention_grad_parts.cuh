@@ -29,6 +29,7 @@ struct AttentionGradParams {
   const QueryTile* query_tiles = nullptr;
   const KeyTile* key_tiles = nullptr;
   const QueryRun* runs = nullptr;
+  const KeySum* sums = nullptr;
   int num_kv_heads = 0, head_dim = 0;
   GroupSize group;
   float scale = 0;
@@ -37,6 +38,7 @@ struct AttentionGradParams {
   float* log_sums = nullptr;
   float* deltas = nullptr;
   int64_t stride = 0;
+  float* partials = nullptr;  // [partials, Hkv, 2, rows of a key tile, D]: dk, dv
 
   __device__ __forceinline__ int64_t KeyColumn(int kv_head) const {
     return static_cast<int64_t>(num_kv_heads * static_cast<int>(group.group) + kv_head) * head_dim;

@@ -11,6 +11,7 @@ namespace orrery::kernels::cuda {
 namespace {
 
 constexpr int64_t kSimpleRows = 8;
+constexpr int64_t kFewestRows = 64 * 16;  // packed queries that are not worth cutting
 
 int32_t Int(int64_t x) {
   CHECK(x >= 0 && x <= std::numeric_limits<int32_t>::max());
@@ -86,6 +87,54 @@ int64_t NumQueries(const KeyTile& tile, const std::vector<QueryRun>& runs) {
   return rows;
 }
 
+// Cuts a tile's runs into `parts` of about as many rows each.
+void CutTile(const KeyTile& tile, int64_t parts, AttentionGradPlan* plan) {
+  const int64_t rows = NumQueries(tile, plan->runs), share = (rows + parts - 1) / parts;
+  plan->sums.push_back({tile.first_row, tile.num_rows, Int(plan->num_partials), 0});
+  KeyTile part = tile;
+  int64_t left = 0;  // of the part at hand
+  const auto close = [&] {
+    part.num_runs = Int(static_cast<int64_t>(plan->runs.size())) - part.first_run;
+    plan->key_tiles.push_back(part);
+  };
+  for (int32_t i = 0; i < tile.num_runs; ++i) {
+    QueryRun run = plan->runs[tile.first_run + i];
+    while (run.num_rows > 0) {
+      if (left == 0) {
+        if (part.partial >= 0) close();
+        part.partial = Int(plan->num_partials++);
+        ++plan->sums.back().num_partials;
+        part.first_run = Int(static_cast<int64_t>(plan->runs.size()));
+        left = share;
+      }
+      const int32_t taken = Int(std::min<int64_t>(left, run.num_rows));
+      plan->runs.push_back({run.first_row, taken, run.key_end});
+      run.first_row += taken;
+      run.num_rows -= taken;
+      left -= taken;
+    }
+  }
+  close();
+}
+
+// Cuts the tiles that alone would take longer than all tiles shared evenly.
+void CutLongTiles(const HeadShape& heads, const DeviceLimits& limits, AttentionGradPlan* plan) {
+  const std::vector<KeyTile> tiles = std::move(plan->key_tiles);
+  plan->key_tiles.clear();
+  int64_t total = 0;
+  for (const KeyTile& tile : tiles) total += NumQueries(tile, plan->runs) * heads.group();
+  const int64_t places = limits.num_sms * (heads.head_dim == 128 ? 1 : 2);  // blocks at a time
+  const int64_t even = std::max(kFewestRows, total * heads.num_kv_heads / places);
+  for (const KeyTile& tile : tiles) {
+    const int64_t queries = NumQueries(tile, plan->runs) * heads.group();
+    if (queries <= even) {
+      plan->key_tiles.push_back(tile);
+    } else {
+      CutTile(tile, (2 * queries + even - 1) / even, plan);
+    }
+  }
+}
+
 template <typename T>
 void Append(const std::vector<T>& records, std::vector<int32_t>* words) {
   static_assert(sizeof(T) % sizeof(int32_t) == 0);
@@ -101,6 +150,7 @@ std::vector<int32_t> AttentionGradPlan::Words() const {
   Append(query_tiles, &words);
   Append(key_tiles, &words);
   Append(runs, &words);
+  Append(sums, &words);
   return words;
 }
 
@@ -124,14 +174,17 @@ AttentionGradPlan PlanAttentionGrad(std::span<const SequenceSpan> spans, const H
     AddKeyTiles(s, size.key_rows,
                 found == dependents.end() ? std::vector<QueryRun>() : found->second, &plan);
   }
+  if (plan.tensor_cores) CutLongTiles(heads, limits, &plan);
   std::stable_sort(plan.query_tiles.begin(), plan.query_tiles.end(),
                    [](const QueryTile& a, const QueryTile& b) { return NumKeys(a) > NumKeys(b); });
   std::stable_sort(plan.key_tiles.begin(), plan.key_tiles.end(),
                    [&](const KeyTile& a, const KeyTile& b) {
                      return NumQueries(a, plan.runs) > NumQueries(b, plan.runs);
                    });
-  // Log of the sum and delta of each (row, head).
-  plan.workspace_bytes = 2 * plan.num_rows * heads.num_heads * static_cast<int64_t>(sizeof(float));
+  // Log of the sum and delta of each (row, head); partial dk and dv of each key-value head.
+  plan.workspace_bytes = 8 * plan.num_rows * heads.num_heads;
+  plan.workspace_bytes = (plan.workspace_bytes + 15) / 16 * 16;
+  plan.workspace_bytes += 8 * plan.num_partials * size.key_rows * heads.kv_width();
   return plan;
 }
 

@@ -7,7 +7,9 @@
 //   - key tiles (dK, dV): rows of one span, and the runs of rows that see them: their own span's
 //     from the tile on, then the spans whose prefix they are. Spans that lie side by side and share
 //     a prefix are one run.
-// A row of keys belongs to one tile, which adds its runs in order: bitwise repeatable.
+// A tile adds its runs in order. Keys that so many queries see that the rest of the GPU would wait
+// for them (a prompt of many samples) are given to several tiles, whose sums are added in order.
+// All of it is a function of the plan: bitwise repeatable.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +38,13 @@ struct QueryRun {
 struct KeyTile {
   int32_t first_row = 0, num_rows = 0;
   int32_t first_run = 0, num_runs = 0;
+  int32_t partial = -1;  // where its sums go, if several tiles share its rows; else negative
+};
+
+// Rows whose queries are shared among several tiles: their partial sums are added in order.
+struct KeySum {
+  int32_t first_row = 0, num_rows = 0;
+  int32_t first_partial = 0, num_partials = 0;
 };
 
 struct AttentionGradPlan {
@@ -45,8 +54,10 @@ struct AttentionGradPlan {
   std::vector<QueryTile> query_tiles;
   std::vector<KeyTile> key_tiles;
   std::vector<QueryRun> runs;
+  std::vector<KeySum> sums;
+  int64_t num_partials = 0;
 
-  // The three lists, one after the other, for the device.
+  // The four lists, one after the other, for the device.
   std::vector<int32_t> Words() const;
 };
 

@@ -45,22 +45,34 @@ struct RowsParams {
   Matrix<T> out;
   SortedRows rows;
   const int32_t* experts = nullptr;
-  int num_experts = 0, top_k = 0;
+  int top_k = 0;
   int64_t cols = 0;
   bool aligned = false;
 };
 
+// A block a row of x, which is read once and written to all its places; after those, a block an
+// expert, for its rows of zeros.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) GatherKernel(RowsParams<T> p) {
+__global__ void __launch_bounds__(kThreads) SpreadKernel(RowsParams<T> p, int64_t num_tokens) {
   constexpr int kN = kVectorSize<T>;
   LetSuccessorStart();
   WaitForPredecessor();
-  const int64_t row = blockIdx.x, i = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
-  if (i >= p.cols || row >= p.rows.first[p.num_experts]) return;
-  const int slot = p.rows.slots[row];
-  const uint4 x =
-      slot < 0 ? uint4{0, 0, 0, 0} : LoadUpTo(p.x.Row(slot / p.top_k) + i, p.cols - i, p.aligned);
-  StoreUpTo(x, p.out.Row(row) + i, p.cols - i, p.aligned);
+  const int64_t block = blockIdx.x, i = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kN;
+  if (i >= p.cols) return;
+  const auto store = [&](const uint4& x, int64_t row) {
+    StoreUpTo(x, p.out.Row(row) + i, p.cols - i, p.aligned);
+  };
+  if (block < num_tokens) {
+    const uint4 x = LoadUpTo(p.x.Row(block) + i, p.cols - i, p.aligned);
+    for (int64_t slot = block * p.top_k; slot < (block + 1) * p.top_k; ++slot) {
+      if (p.experts[slot] >= 0) store(x, p.rows.places[slot]);
+    }
+    return;
+  }
+  const int64_t expert = block - num_tokens, end = p.rows.first[expert + 1];
+  for (int64_t r = end - 1; r >= p.rows.first[expert] && p.rows.slots[r] < 0; --r) {
+    store(uint4{0, 0, 0, 0}, r);
+  }
 }
 
 template <typename T>
@@ -90,7 +102,6 @@ RowsParams<T> MakeParams(const TensorView& x, const SortedRows& rows, const Expe
   p.x = AsMatrix<const T>(x);
   p.out = AsMatrix<T>(out);
   p.rows = rows;
-  p.num_experts = static_cast<int>(shape.num_experts);
   p.top_k = static_cast<int>(shape.top_k);
   p.cols = out.cols;
   p.aligned = VectorAligned(x) && VectorAligned(out);
@@ -98,9 +109,9 @@ RowsParams<T> MakeParams(const TensorView& x, const SortedRows& rows, const Expe
 }
 
 template <typename T>
-dim3 Grid(const TensorView& out) {
-  return dim3(static_cast<unsigned>(out.rows),
-              static_cast<unsigned>(DivideUp(out.cols, kThreads * kVectorSize<T>)));
+dim3 Grid(int64_t rows, int64_t cols) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>(DivideUp(cols, kThreads * kVectorSize<T>)));
 }
 
 }  // namespace
@@ -111,11 +122,14 @@ void SortRows(const Routing& routing, const ExpertsShape& shape, const SortedRow
          rows, static_cast<int>(shape.num_experts));
 }
 
-void GatherSortedRows(const TensorView& x, const SortedRows& rows, const ExpertsShape& shape,
-                      const TensorView& out, cudaStream_t stream) {
+void SpreadRows(const TensorView& x, const SortedRows& rows, const Routing& routing,
+                const ExpertsShape& shape, const TensorView& out, cudaStream_t stream) {
   ForDType(out.dtype, [&](auto tag) {
     using T = decltype(tag);
-    Launch(GatherKernel<T>, Grid<T>(out), kThreads, 0, stream, MakeParams<T>(x, rows, shape, out));
+    RowsParams<T> p = MakeParams<T>(x, rows, shape, out);
+    p.experts = routing.experts;
+    Launch(SpreadKernel<T>, Grid<T>(x.rows + shape.num_experts, out.cols), kThreads, 0, stream, p,
+           x.rows);
   });
 }
 
@@ -125,7 +139,7 @@ void SumSortedRows(const TensorView& x, const SortedRows& rows, const Routing& r
     using T = decltype(tag);
     RowsParams<T> p = MakeParams<T>(x, rows, shape, out);
     p.experts = routing.experts;
-    Launch(SumKernel<T>, Grid<T>(out), kThreads, 0, stream, p);
+    Launch(SumKernel<T>, Grid<T>(out.rows, out.cols), kThreads, 0, stream, p);
   });
 }
 

@@ -31,8 +31,8 @@ void SortRows(const Routing& routing, const ExpertsShape& shape, const SortedRow
               cudaStream_t stream);
 
 // out[r] = x[slot / top_k], or zeros; the unused rows are left alone.
-void GatherSortedRows(const TensorView& x, const SortedRows& rows, const ExpertsShape& shape,
-                      const TensorView& out, cudaStream_t stream);
+void SpreadRows(const TensorView& x, const SortedRows& rows, const Routing& routing,
+                const ExpertsShape& shape, const TensorView& out, cudaStream_t stream);
 
 // out[t] = round(sum over the slots of t, in order, of x[place]).
 void SumSortedRows(const TensorView& x, const SortedRows& rows, const Routing& routing,

@@ -23,10 +23,39 @@ struct GatedGradParams {
   bool aligned = false;
 };
 
-// A warp a sorted row.
+template <typename T>
+struct GatedVectors {
+  uint4 gate, up, grad;
+};
+
+// In: gate, up and dout W_down. Out: gradients of gate and up, and weight * hidden in grad. Returns
+// this lane's share of dout W_down . hidden.
+template <typename T>
+__device__ __forceinline__ float Differentiate(float weight, GatedVectors<T>* v) {
+  constexpr int kN = kVectorSize<T>;
+  float gate[kN], up[kN], grad[kN], dgate[kN], dup[kN], dot = 0;
+  Unpack<T>(v->gate, gate);
+  Unpack<T>(v->up, up);
+  Unpack<T>(v->grad, grad);
+#pragma unroll
+  for (int e = 0; e < kN; ++e) {
+    const float h = ToFloat(SwiGlu<T>(gate[e], up[e]));
+    const float s = 1.0f / (1.0f + __expf(-gate[e])), dh = weight * grad[e];
+    dot += grad[e] * h;
+    dgate[e] = dh * up[e] * s * (1.0f + gate[e] * (1.0f - s));
+    dup[e] = dh * gate[e] * s;
+    grad[e] = weight * h;
+  }
+  v->gate = Pack<T>(dgate);
+  v->up = Pack<T>(dup);
+  v->grad = Pack<T>(grad);
+  return dot;
+}
+
+// A warp a sorted row. All loads of some vectors come before the first store, which might alias.
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps) GatedGradKernel(GatedGradParams<T> p) {
-  constexpr int kN = kVectorSize<T>;
+  constexpr int kN = kVectorSize<T>, kAtOnce = 3;
   LetSuccessorStart();
   WaitForPredecessor();
   const int lane = threadIdx.x % 32;
@@ -38,26 +67,23 @@ __global__ void __launch_bounds__(32 * kWarps) GatedGradKernel(GatedGradParams<T
   T* const dgates = p.dgate_up.Row(row);
   T* const hiddens = p.hidden.Row(row);
   float dot = 0;
-  for (int64_t i = lane * kN; i < p.f; i += 32 * kN) {
-    const int64_t left = p.f - i;
-    float gate[kN] = {}, up[kN] = {}, grad[kN] = {}, hidden[kN] = {};
-    if (slot >= 0) {
-      Unpack<T>(LoadUpTo(gates + i, left, p.aligned), gate);
-      Unpack<T>(LoadUpTo(gates + p.f + i, left, p.aligned), up);
-      Unpack<T>(LoadUpTo<T>(hiddens + i, left, p.aligned), grad);
+  for (int64_t base = lane * kN; base < p.f; base += kAtOnce * 32 * kN) {
+    GatedVectors<T> vectors[kAtOnce];
+#pragma unroll
+    for (int v = 0; v < kAtOnce; ++v) {
+      const int64_t i = base + v * 32 * kN, left = slot < 0 ? 0 : p.f - i;  // zeros past the end
+      vectors[v].gate = LoadUpTo(gates + i, left, p.aligned);
+      vectors[v].up = LoadUpTo(gates + p.f + i, left, p.aligned);
+      vectors[v].grad = LoadUpTo<T>(hiddens + i, left, p.aligned);
     }
 #pragma unroll
-    for (int e = 0; e < kN; ++e) {
-      const float h = ToFloat(SwiGlu<T>(gate[e], up[e]));
-      const float s = 1.0f / (1.0f + __expf(-gate[e])), dh = weight * grad[e];
-      dot += grad[e] * h;
-      hidden[e] = weight * h;
-      grad[e] = dh * gate[e] * s;
-      gate[e] = dh * up[e] * s * (1.0f + gate[e] * (1.0f - s));
+    for (int v = 0; v < kAtOnce; ++v) {
+      const int64_t i = base + v * 32 * kN, left = p.f - i;
+      dot += Differentiate(weight, &vectors[v]);
+      StoreUpTo(vectors[v].gate, dgates + i, left, p.aligned);
+      StoreUpTo(vectors[v].up, dgates + p.f + i, left, p.aligned);
+      StoreUpTo(vectors[v].grad, hiddens + i, left, p.aligned);
     }
-    StoreUpTo(Pack<T>(gate), dgates + i, left, p.aligned);
-    StoreUpTo(Pack<T>(grad), dgates + p.f + i, left, p.aligned);
-    StoreUpTo(Pack<T>(hidden), hiddens + i, left, p.aligned);
   }
   dot = WarpSum(dot);
   if (lane == 0 && slot >= 0) p.dweights[slot] = dot;
@@ -225,11 +251,11 @@ void RoutedExpertsGrad(const RoutedExpertsGradArgs& args, const ExpertsShape& sh
   const Workspace w = Carve(shape, slots, dtype, workspace);
   CUDA_CHECK(cudaMemsetAsync(args.dweights, 0, slots * sizeof(float), stream));  // of padding
   SortRows(routing, shape, w.rows, stream);
-  GatherSortedRows(args.dout, w.rows, shape, w.dout, stream);
+  SpreadRows(args.dout, w.rows, routing, shape, w.dout, stream);
   GradInput(w.dout, args.w_down, routing, w.rows, shape, limits, w.hidden, stream);
   GatedGrad(args, w.rows, shape.num_experts, w.hidden, w.dgate_up, stream);
   GradWeight(w.dout, w.hidden, w.rows, shape, limits, args.dw_down, stream);
-  GatherSortedRows(args.x, w.rows, shape, w.x, stream);
+  SpreadRows(args.x, w.rows, routing, shape, w.x, stream);
   GradWeight(w.dgate_up, w.x, w.rows, shape, limits, args.dw_gate_up, stream);
   GradInput(w.dgate_up, args.w_gate_up, routing, w.rows, shape, limits, w.dout, stream);
   SumSortedRows(w.dout, w.rows, routing, shape, args.dx, stream);

@@ -75,8 +75,8 @@ void ExpectCovers(const std::vector<SequenceSpan>& spans, const HeadShape& heads
   for (const KeyTile& t : plan.key_tiles) {
     EXPECT_TRUE(t.num_rows > 0 && t.num_rows <= size.key_rows);
   }
-  EXPECT_EQ(plan.Words().size(),
-            5 * plan.query_tiles.size() + 4 * plan.key_tiles.size() + 3 * plan.runs.size());
+  EXPECT_EQ(plan.Words().size(), 5 * plan.query_tiles.size() + 5 * plan.key_tiles.size() +
+                                     3 * plan.runs.size() + 4 * plan.sums.size());
 }
 
 const HeadShape kHeads[] = {{16, 8, 128}, {9, 3, 64}, {16, 1, 64}, {4, 4, 128}, {4, 2, 80}};
@@ -128,12 +128,49 @@ TEST(AttentionGradPlan, DependentsSideBySideAreOneRun) {
   EXPECT_EQ(plan.runs[longest.first_run + 1].num_rows, 160);
 }
 
+TEST(AttentionGradPlan, APromptOfManySamplesIsShared) {
+  std::vector<SequenceSpan> spans = {Span(0, 70)};
+  int64_t rows = 70;
+  for (int i = 0; i < 40; ++i, rows += 51) spans.push_back(Span(rows, 51, 70, 0));
+  ExpectCovers(spans, {9, 3, 64}, DType::kBFloat16);
+  const AttentionGradPlan plan =
+      PlanAttentionGrad(spans, {9, 3, 64}, DType::kBFloat16, H200Limits());
+  ASSERT_EQ(plan.sums.size(), 2u);
+  int64_t partials = 0;
+  for (const KeySum& sum : plan.sums) {
+    EXPECT_GT(sum.num_partials, 3);
+    EXPECT_EQ(sum.first_partial, partials);
+    partials += sum.num_partials;
+    int64_t tiles = 0;
+    for (const KeyTile& tile : plan.key_tiles) {
+      if (tile.first_row != sum.first_row) continue;
+      ++tiles;
+      EXPECT_EQ(tile.num_rows, sum.num_rows);
+      EXPECT_TRUE(tile.partial >= sum.first_partial &&
+                  tile.partial < sum.first_partial + sum.num_partials);
+    }
+    EXPECT_EQ(tiles, sum.num_partials);
+  }
+  EXPECT_EQ(plan.num_partials, partials);
+  // Sequences of their own keep the GPU busy without that.
+  std::vector<SequenceSpan> alone;
+  for (int i = 0; i < 8; ++i) alone.push_back(Span(2048 * i, 2048));
+  EXPECT_TRUE(PlanAttentionGrad(alone, {16, 8, 128}, DType::kBFloat16, H200Limits()).sums.empty());
+}
+
 TEST(AttentionGradPlan, LongestFirst) {
   const std::vector<SequenceSpan> spans = {Span(0, 300), Span(300, 2000)};
   const AttentionGradPlan plan =
       PlanAttentionGrad(spans, {16, 8, 128}, DType::kBFloat16, H200Limits());
   EXPECT_EQ(plan.query_tiles[0].first_row + plan.query_tiles[0].num_rows, 2300);
-  EXPECT_EQ(plan.key_tiles[0].first_row, 300);
+  const auto queries = [&](const KeyTile& tile) {
+    int64_t rows = 0;
+    for (int32_t i = 0; i < tile.num_runs; ++i) rows += plan.runs[tile.first_run + i].num_rows;
+    return rows;
+  };
+  for (size_t i = 1; i < plan.key_tiles.size(); ++i) {
+    EXPECT_GE(queries(plan.key_tiles[i - 1]), queries(plan.key_tiles[i]));
+  }
 }
 
 TEST(AttentionGradPlan, TensorCoresWhereTheyFit) {

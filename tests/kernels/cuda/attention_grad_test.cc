@@ -202,6 +202,8 @@ TEST_F(CudaAttentionGradTest, EqualsDouble) {
       {DType::kBFloat16, {9, 3, 64}, {{100, {200, 150, 301}}, {64, {64}}}},  //
       {DType::kBFloat16, {16, 8, 128}, {{300, {}}, {129, {77, 40}}}},        // Qwen3-1.7B
       {DType::kBFloat16, {4, 2, 128}, kMixed},
+      {DType::kBFloat16, {4, 1, 128}, {{150, {300, 1, 260}}, {20, {}}}},  // keys shared by tiles
+      {DType::kBFloat16, {12, 4, 64}, {{100, {90, 90, 90, 90, 90, 90, 90, 90}}, {70, {}}}},
       {DType::kBFloat16, {16, 2, 128}, {{90, {70, 33}}, {1, {1, 1}}}},  // group of Qwen3-30B-A3B
       {DType::kBFloat16, {16, 1, 64}, {{40, {33, 100}}}},
       {DType::kBFloat16, {5, 1, 128}, kMixed},
