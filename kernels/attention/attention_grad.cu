@@ -507,7 +507,7 @@ __global__ void __launch_bounds__(GradShape<D>::kThreads, GradShape<D>::kKeyBloc
 }
 
 // Blocks a (sum, key-value head).
-constexpr int kSumThreads = 256, kSumBlocks = 1;
+constexpr int kSumThreads = 256, kSumBlocks = 4;
 
 template <int D>
 __global__ void __launch_bounds__(kSumThreads) KeySumKernel(const __grid_constant__ Params p) {
