@@ -1,5 +1,8 @@
 #include "sandbox/host/admission.h"
 
+#include <cmath>
+#include <utility>
+
 #include "orchestrator/base/status.h"
 
 namespace orrery::sandbox {
@@ -9,6 +12,26 @@ constexpr double kRounding = 1e-9;
 
 Share ShareOf(const Limits& limits) {
   return {limits.memory_request_bytes, limits.cpu_request, limits.disk_request_bytes};
+}
+
+absl::Status CheckLimits(const Limits& limits) {
+  const std::pair<const char*, int64_t> positive[] = {
+      {"memory", limits.memory_bytes},  {"processes", limits.processes},
+      {"disk", limits.disk_bytes},      {"inodes", limits.inodes},
+      {"shm", limits.shm_bytes},        {"open files", limits.open_files},
+      {"file size", limits.file_bytes}, {"terminals", limits.terminals},
+      {"objects", limits.user_objects}};
+  for (const auto& [name, value] : positive) {
+    if (value <= 0) return InvalidInput("the limit {} is {}: it must be more than 0", name, value);
+  }
+  if (!(limits.cpus > 0) || !std::isfinite(limits.cpus)) {
+    return InvalidInput("the limit cpus is {}: it must be more than 0", limits.cpus);
+  }
+  if (limits.memory_request_bytes < 0 || limits.disk_request_bytes < 0 ||
+      !(limits.cpu_request >= 0) || !std::isfinite(limits.cpu_request)) {
+    return InvalidInput("a sandbox requests less than nothing of memory, disk or CPU");
+  }
+  return absl::OkStatus();
 }
 
 bool Admission::Fits(const Share& share) const {

@@ -17,6 +17,8 @@ struct Share {
   int64_t disk_bytes = 0;  // of a host whose uppers lie on a disk
 };
 Share ShareOf(const Limits& limits);
+// An error that names the first limit that is no limit: a request may come from another machine.
+absl::Status CheckLimits(const Limits& limits);
 
 class Admission {
  public:

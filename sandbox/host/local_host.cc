@@ -208,11 +208,13 @@ absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
     const std::shared_ptr<const Snapshot>& snapshot, const SandboxOptions& options) {
   auto local = std::dynamic_pointer_cast<const LocalSnapshot>(snapshot);
   if (local == nullptr) return InvalidInput("the snapshot is another host's");
+  RETURN_IF_ERROR(CheckLimits(options.limits));
   RETURN_IF_ERROR(Admit(options.limits));
   return LocalSandbox::Launch(&resources_, options, std::move(local));
 }
 
 absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Create(const SandboxOptions& options) {
+  RETURN_IF_ERROR(CheckLimits(options.limits));
   if (options.warm) {
     if (std::unique_ptr<Sandbox> ready = pool_->Take(options)) return ready;
   }

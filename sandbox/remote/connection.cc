@@ -13,6 +13,7 @@ constexpr std::chrono::milliseconds kLookFor(100);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const RemoteOptions& options) {
   grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_ms);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_ms);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -13,6 +13,8 @@ namespace orrery::sandbox::remote {
 inline constexpr uint32_t kVersion = 1;
 // A message stays well below gRPC's bound of 4 MiB, and a stream moves on by it.
 inline constexpr size_t kPieceBytes = 256 << 10;
+// Of one message: a command's arguments and environment may be longer than the kernel takes.
+inline constexpr int kMaxMessageBytes = 16 << 20;
 inline constexpr char kTokenKey[] = "x-orrery-token";
 
 grpc::Status ToGrpc(const absl::Status& status);

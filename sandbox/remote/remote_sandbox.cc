@@ -1,5 +1,7 @@
 #include "sandbox/remote/remote_sandbox.h"
 
+#include <cerrno>
+
 #include "orchestrator/base/status.h"
 #include "sandbox/remote/exec_client.h"
 
@@ -55,6 +57,14 @@ ExecResult RemoteSandbox::Exec(const ExecRequest& request) {
   grpc::Status status;
   ExecClient client(request, connection_->stub()->Exec(&context));
   if (client.Run(Ref(), &result, &status)) return result;
+  // A request that no host can take fails everywhere.
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
+      status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
+    result.ending = Ending::kRefused;
+    result.code = E2BIG;
+    result.why = StatusText(connection_->ToStatus(status));
+    return result;
+  }
   // What had come of the output stays.
   result.ending = Ending::kInfrastructure;
   result.retryable = true;

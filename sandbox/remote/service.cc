@@ -126,6 +126,7 @@ absl::Status Service::Start() {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   // Two hosts on one address would take turns unseen.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(remote::kMaxMessageBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("sandboxes").SetMaxThreads(kMaxThreads));
   const bool is_unix = options_.address.starts_with("unix:");
   const mode_t before = is_unix ? ::umask(0177) : 0;

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "sandbox/check/probing.h"
@@ -84,6 +85,23 @@ TEST_F(LifeTest, AdmissionQueuesAndRefuses) {
   SandboxOptions large = options_;
   large.limits.memory_request_bytes = int64_t{1} << 50;
   EXPECT_EQ((*host)->Create(large).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LifeTest, LimitsThatAreNoneAreRefused) {
+  const std::pair<const char*, std::function<void(Limits&)>> broken[] = {
+      {"memory", [](Limits& limits) { limits.memory_bytes = 0; }},
+      {"processes", [](Limits& limits) { limits.processes = -1; }},
+      {"cpus", [](Limits& limits) { limits.cpus = std::nan(""); }},
+      {"requests", [](Limits& limits) { limits.memory_request_bytes = -(int64_t{1} << 60); }},
+      {"requests", [](Limits& limits) { limits.cpu_request = -1; }}};
+  for (const auto& [name, change] : broken) {
+    SandboxOptions options = options_;
+    change(options.limits);
+    const auto refused = host_->Create(options);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(refused.status().ToString().find(name), std::string::npos) << refused.status();
+  }
+  EXPECT_EQ(host_->load().memory_bytes, 0);
 }
 
 TEST_F(LifeTest, BrokenImagesAreRefusedAndLeaveNothing) {

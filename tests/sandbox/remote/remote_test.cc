@@ -234,6 +234,30 @@ TEST_F(RemoteTest, NothingIsLeftOfAClientThatIsGone) {
   }
 }
 
+TEST_F(RemoteTest, StreamsAreExactAndOversizedRequestsAreNoLostHost) {
+  const auto a = Serve("a");
+  const auto client = Connect({a->address()});
+  auto sandbox = client->Create(options_);
+  ASSERT_TRUE(sandbox.ok()) << sandbox.status();
+  ExecRequest request = Shell("true");
+  request.argv.push_back(std::string(20 << 20, 'x'));
+  const ExecResult refused = (*sandbox)->Exec(request);
+  EXPECT_EQ(refused.ending, Ending::kRefused) << Describe(refused).substr(0, 500);
+  // 200 MB in and out, in pieces, with input that outruns output and the other way round.
+  constexpr int64_t kPieces = 200;
+  const std::string piece(1 << 20, 'p');
+  int64_t sent = 0, received = 0;
+  request = Shell("cat");
+  request.next_input = [&] { return sent++ < kPieces ? piece : std::string(); };
+  request.on_output = [&](std::string_view bytes, bool) {
+    received += static_cast<int64_t>(bytes.size());
+  };
+  request.timeout_ms = 120'000;
+  const ExecResult result = (*sandbox)->Exec(request);
+  EXPECT_TRUE(result.ok()) << Describe(result);
+  EXPECT_EQ(received, kPieces << 20);
+}
+
 TEST_F(RemoteTest, AFrozenHostIsFoundOut) {
   const auto a = Serve("a");
   const auto client = Connect({a->address()});
