@@ -8,6 +8,7 @@
 // P is computed again from q and k; nothing of the forward kernel is needed but `out`. Two kernels:
 // one over tiles of queries gives dq, and for each (row, head) the log of its sum and delta; one
 // over tiles of keys gives dk and dv, the heads of a group and all sequences summed in one order.
+// Where the plan gives keys to several blocks, a third adds their sums.
 // Sums in float32; bfloat16: P and dS are rounded to it for the products. No atomics: bitwise
 // repeatable.
 #pragma once
