@@ -189,6 +189,13 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
   add_prompts(phase);
   phase->add_option("--samples", a.samples, "responses a prompt");
   phase->add_option("--lengths", a.lengths, "a number, or a file with one a line");
+  CLI::App* train =
+      add("train", "GPU: a training step, against the matmul ceiling", commands::BenchTrain);
+  train->add_option("--layers", a.layers, "of the shape's; 0: all");
+  train->add_option("--micro-batch-tokens", a.micro_batch_tokens);
+  train->add_option("--sequence-tokens", a.sequence_tokens);
+  train->add_option("--micro-batches", a.micro_batches, "a step");
+  train->add_flag("--recompute", a.recompute, "of every block in its backward");
 }
 
 void AddBench(CLI::App& app, CommandLine& line) {

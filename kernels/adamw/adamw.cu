@@ -111,6 +111,16 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const float* master, int
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads) WidenKernel(const T* weights, int64_t n, float* to) {
+  LetSuccessorStart();
+  WaitForPredecessor();
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    to[i] = ToFloat(weights[i]);
+  }
+}
+
 }  // namespace
 
 void GradNorm(const float* grads, const AdamWPiece* pieces, int64_t num_pieces, double* workspace,
@@ -141,6 +151,14 @@ void AdamWStep(const AdamWHyperparameters& h, const AdamWPiece* pieces, int64_t 
     using T = decltype(tag);
     Launch(AdamWKernel<T>, static_cast<unsigned>(num_pieces), kThreads, 0, stream, p,
            static_cast<T*>(weights));
+  });
+}
+
+void WidenWeights(const void* weights, int64_t n, DType dtype, float* master, cudaStream_t stream) {
+  if (n == 0) return;
+  ForDType(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    Launch(WidenKernel<T>, 1024, kThreads, 0, stream, static_cast<const T*>(weights), n, master);
   });
 }
 

@@ -37,6 +37,9 @@ void AdamWStep(const AdamWHyperparameters& h, const AdamWPiece* pieces, int64_t 
                const float* grads, float* master, float* moment1, float* moment2, void* weights,
                DType dtype, cudaStream_t stream);
 
+// master = weights, exactly; n elements.
+void WidenWeights(const void* weights, int64_t n, DType dtype, float* master, cudaStream_t stream);
+
 // weights = master, rounded to the dtype; n elements.
 void RoundWeights(const float* master, int64_t n, void* weights, DType dtype, cudaStream_t stream);
 

@@ -17,6 +17,7 @@ absl::Status NotBuilt() {
 absl::Status BenchDecode(const ShapeBenchArguments&) { return NotBuilt(); }
 absl::Status BenchPrefill(const ShapeBenchArguments&) { return NotBuilt(); }
 absl::Status BenchPhase(const ShapeBenchArguments&) { return NotBuilt(); }
+absl::Status BenchTrain(const ShapeBenchArguments&) { return NotBuilt(); }
 
 }  // namespace orrery::commands
 
@@ -30,6 +31,7 @@ absl::Status BenchPhase(const ShapeBenchArguments&) { return NotBuilt(); }
 #include "orchestrator/base/file.h"
 #include "rollout/cuda/decode_bench.h"
 #include "rollout/cuda/rollout_bench.h"
+#include "trainer/cuda/train_bench.h"
 #include "trainer/model/known_shapes.h"
 
 namespace orrery::commands {
@@ -147,6 +149,40 @@ absl::Status BenchPhase(const ShapeBenchArguments& a) {
       "responses {:.2f} s\n",
       report.new_tokens, report.seconds, report.tokens_per_second(), report.steps,
       report.preemptions, report.tail_seconds);
+  return absl::OkStatus();
+}
+
+absl::Status BenchTrain(const ShapeBenchArguments& a) {
+  RETURN_IF_ERROR(CheckPositive("--micro-batches", a.micro_batches));
+  RETURN_IF_ERROR(CheckPositive("--sequence-tokens", a.sequence_tokens));
+  RETURN_IF_ERROR(CheckPositive("--micro-batch-tokens", a.micro_batch_tokens));
+  ASSIGN_OR_RETURN(model::ModelSpec spec, model::KnownShape(a.shape));
+  if (a.layers < 0 || a.layers > spec.num_layers) {
+    return InvalidInput("--layers {}: the shape has {}", a.layers, spec.num_layers);
+  }
+  if (a.sequence_tokens > spec.max_positions) {
+    return InvalidInput("--sequence-tokens {}: the shape's context is {}", a.sequence_tokens,
+                        spec.max_positions);
+  }
+  if (a.layers > 0) spec.num_layers = a.layers;
+  spec.is_moe_layer.resize(static_cast<size_t>(spec.num_layers));
+  trainer::TrainBenchOptions options;
+  options.micro_batch_tokens = a.micro_batch_tokens;
+  options.sequence_tokens = a.sequence_tokens;
+  options.micro_batches = a.micro_batches;
+  options.recompute = a.recompute;
+  options.numerics = ToNumerics(a);
+  ASSIGN_OR_RETURN(const trainer::TrainBenchReport report, trainer::RunTrainBench(spec, options));
+  fmt::print(
+      "{}, {} layers, bfloat16, {} numerics{}: {} micro-batches of {} tokens in sequences of {}\n",
+      a.shape, spec.num_layers, a.exact ? "exact" : "fast", a.recompute ? ", recompute" : "",
+      a.micro_batches, a.micro_batch_tokens, a.sequence_tokens);
+  fmt::print(
+      "{:.3f} s a step, {:.0f} tokens/s, {:.1f} TFLOP/s of the model: {:.1f}% of the matmul "
+      "ceiling {:.0f} TFLOP/s; {:.1f} GB on the device\n",
+      report.step_seconds, report.tokens_per_second,
+      report.model_flops / report.step_seconds * 1e-12, 100 * report.mfu(),
+      report.ceiling_flops_per_second * 1e-12, report.memory_bytes * 1e-9);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
-// `orrery bench decode`, `prefill` and `phase`: speed of the rollout engine on the GPU at hand for
-// the shape of a public model, with random weights. FailedPrecondition where there is no GPU or the
-// binary was built without a CUDA toolkit.
+// `orrery bench decode`, `prefill`, `phase` and `train`: speed of the rollout engine, and of the
+// trainer, on the GPU at hand for the shape of a public model, with random weights.
+// FailedPrecondition where there is no GPU or the binary was built without a CUDA toolkit.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,15 @@ struct ShapeBenchArguments {
   int64_t prompts = 256, samples = 8, prompt_tokens = 100;
   std::string lengths = "256";  // a number, or a file with one a line
   int64_t max_running = 2048, prefill_chunk_tokens = 4096;
+
+  // train: packed sequences of one length. layers: 0: all of the shape's.
+  int64_t layers = 0, micro_batch_tokens = 16384, sequence_tokens = 2048, micro_batches = 4;
+  bool recompute = false;
 };
 
 absl::Status BenchDecode(const ShapeBenchArguments& arguments);
 absl::Status BenchPrefill(const ShapeBenchArguments& arguments);
 absl::Status BenchPhase(const ShapeBenchArguments& arguments);
+absl::Status BenchTrain(const ShapeBenchArguments& arguments);
 
 }  // namespace orrery::commands

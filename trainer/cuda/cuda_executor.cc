@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
     model::WeightStore* host, std::shared_ptr<DeviceWeights> weights,
     std::unique_ptr<DeviceWeights> reference, const kernels::DeviceLimits& device,
     const CudaExecutorOptions& options) {
-  CHECK_EQ(host->version(), weights->version());
+  CHECK(host == nullptr || host->version() == weights->version());
   std::unique_ptr<CudaExecutor> executor(
       new CudaExecutor(host, std::move(weights), std::move(reference), options));
   CudaTrainingOptions training;
@@ -58,9 +58,7 @@ CudaExecutor::CudaExecutor(model::WeightStore* host, std::shared_ptr<DeviceWeigh
     *buffer = DeviceBuffer(4 * n);
     CUDA_CHECK(cudaMemset(buffer->data(), 0, static_cast<size_t>(buffer->bytes())));
   }
-  std::vector<float> values(static_cast<size_t>(n));
-  host->CopyTo(values);
-  Upload(values, master_);
+  kernels::cuda::WidenWeights(weights_->data(), n, weights_->dtype(), master_.as<float>(), stream_);
   const std::vector<AdamWPiece> pieces = CutIntoPieces(weights_->layout());
   num_pieces_ = static_cast<int64_t>(pieces.size());
   pieces_ = DeviceBuffer(num_pieces_ * static_cast<int64_t>(sizeof(AdamWPiece)));
@@ -162,6 +160,7 @@ double CudaExecutor::Step(double grad_norm, double learning_rate) {
 std::vector<float> CudaExecutor::Gradient() const { return Download(grads_); }
 
 absl::Status CudaExecutor::Save(const std::string& folder) {
+  CHECK(host_ != nullptr);
   weights_->CopyTo(host_, stream_);
   RETURN_IF_ERROR(host_->SaveCheckpoint(folder));
   return SaveOptimizer(folder, Download(master_), Download(moment1_), Download(moment2_), steps_);

@@ -21,8 +21,9 @@ struct CudaExecutorOptions : ExecutorOptions {
 
 class CudaExecutor : public Executor {
  public:
-  // host: the weights as loaded, committed; borrowed: checkpoints are written through it. weights:
-  // a copy of them on the device, at the same version; shared with the engine. reference: frozen
+  // host: the weights as loaded, committed; borrowed: checkpoints are written through it (null:
+  // none will be). weights: a copy of them on the device, at the same version; shared with the
+  // engine. reference: frozen
   // weights, or null. NotFound where cuBLASLt is missing.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(
       model::WeightStore* host, std::shared_ptr<model::DeviceWeights> weights,
