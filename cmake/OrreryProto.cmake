@@ -1,6 +1,8 @@
 # Protocol buffers and gRPC of the distribution: what a .proto file becomes lies in the build folder.
-pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)
-pkg_check_modules(PROTOBUF REQUIRED IMPORTED_TARGET protobuf)
+# The libraries by name: what pkg-config lists besides is what a static gRPC needs, and not all of it comes
+# with the packages.
+pkg_check_modules(GRPC REQUIRED grpc++)
+pkg_check_modules(PROTOBUF REQUIRED protobuf)
 find_program(PROTOC protoc REQUIRED)
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 
@@ -17,5 +19,5 @@ function(orrery_proto name file)
     VERBATIM)
   add_library(${name} STATIC ${made})
   target_include_directories(${name} SYSTEM PUBLIC ${out})
-  target_link_libraries(${name} PUBLIC PkgConfig::GRPC PkgConfig::PROTOBUF absl::synchronization)
+  target_link_libraries(${name} PUBLIC grpc++ grpc gpr protobuf absl::synchronization Threads::Threads)
 endfunction()
