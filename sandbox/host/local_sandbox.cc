@@ -189,9 +189,11 @@ absl::Status LocalSandbox::WaitUntilReady() {
 }
 
 ExecResult LocalSandbox::Run(StartRequest start, RunOptions options) {
+  std::shared_lock files(files_mutex_);
   if (destroyed_) return Refuse("the sandbox is destroyed");
   ++running_;
   const absl::StatusOr<GroupEvents> before = group_.ReadEvents();
+  files.unlock();
   ExecResult result = RunInCommandGroup(start, options);
   if (before.ok()) AddEvents(*before, result);
   --running_;
@@ -201,7 +203,10 @@ ExecResult LocalSandbox::Run(StartRequest start, RunOptions options) {
 ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& options) {
   start.id = next_command_++;
   const std::string name = "c" + std::to_string(start.id);
+  std::shared_lock files(files_mutex_);
+  if (destroyed_) return Lost("the sandbox was destroyed");
   absl::StatusOr<Descriptor> folder = group_.MakeCommand(name, id_base_);
+  files.unlock();
   if (!folder.ok()) return Lost(StatusText(folder.status()));
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -222,11 +227,14 @@ ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& opti
                       std::move(ours), [&] { KillCommand(folder->get()); });
   ExecResult result = execution.Run();
   // Stays where something of the command still runs; then it goes with the sandbox.
-  group_.RemoveCommand(name);
+  files.lock();
+  if (!destroyed_) group_.RemoveCommand(name);
   return result;
 }
 
 void LocalSandbox::AddEvents(const GroupEvents& before, ExecResult& result) const {
+  const std::shared_lock files(files_mutex_);
+  if (destroyed_) return;
   const absl::StatusOr<GroupEvents> after = group_.ReadEvents();
   if (after.ok()) {
     result.out_of_memory = after->oom_kills > before.oom_kills;
@@ -259,11 +267,15 @@ absl::Status LocalSandbox::Destroy() {
   if (destroyed_.exchange(true)) return absl::OkStatus();
   absl::Status status;
   group_.Kill();
-  control_.Reset();
+  {
+    const std::lock_guard lock(control_mutex_);
+    control_.Reset();
+  }
   if (process_.valid() && !WaitReadable(process_.get(), kDeathPatienceMs)) {
     status.Update(
         Failed("sandbox {}: init is not dead {} ms after it was killed", id_, kDeathPatienceMs));
   }
+  const std::lock_guard files(files_mutex_);
   if (volume_ != 0) status.Update(launcher_->Release(volume_));
   upper_.Reset();
   below_.reset();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "sandbox/diff/layered_tree.h"
@@ -124,6 +125,8 @@ class LocalSandbox : public Sandbox {
   int num_disks_ = 0;
 
   std::mutex control_mutex_;  // of sending
+  // Commands read group_ and upper_ under it; Destroy takes them away alone.
+  mutable std::shared_mutex files_mutex_;
   Descriptor control_;
   FrameReceiver receiver_;
   std::atomic<uint64_t> next_command_{1};
