@@ -25,7 +25,7 @@ make_arm64() {
   download_arm64 "$work" packages-arm64.txt || return
   for file in "$work"/apt/cache/archives/*.deb; do
     case ${file##*/} in
-      libc6* | libc-* | linux-libc-* | libgcc* | libstdc++* | libcrypt* | gcc-*) ;;
+      libc6* | libc-[bdl]* | linux-libc-* | libgcc* | libstdc++* | libcrypt* | gcc-*) ;;
       *) dpkg-deb -x "$file" "$work/root" || return ;;
     esac
   done
