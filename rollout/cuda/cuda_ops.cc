@@ -37,16 +37,6 @@ int64_t AttentionWorkspaceBytes(const model::ModelSpec& spec, const kernels::Dev
   return bytes;
 }
 
-// Row p: cosines, then sines of position p, as RopeTable has them.
-DeviceBuffer UploadRope(const model::ModelSpec& spec, int64_t positions) {
-  const kernels::RopeTable table(spec.rope_inv_freq, positions);
-  const int64_t bytes = positions * spec.heads.head_dim * 4;
-  DeviceBuffer buffer(bytes);
-  CUDA_CHECK(
-      cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 }  // namespace
 
 std::vector<CudaOps::BufferShape> CudaOps::Shapes(const model::ModelSpec& spec, DType dtype,
@@ -94,7 +84,7 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
       limits_(limits),
       stream_(stream),
       kv_(KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
-      rope_(UploadRope(spec_, limits.max_positions)),
+      rope_(model::UploadRope(spec_, limits.max_positions)),
       attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
   if (limits.numerics == Numerics::kFast) {
     absl::StatusOr<std::unique_ptr<kernels::cuda::LinearLibrary>> library =

@@ -29,16 +29,6 @@ using model::Value;
 
 namespace {
 
-// Row p: cosines, then sines of position p, as RopeTable has them.
-DeviceBuffer UploadRope(const model::ModelSpec& spec) {
-  const kernels::RopeTable table(spec.rope_inv_freq, spec.max_positions);
-  const int64_t bytes = spec.max_positions * spec.heads.head_dim * 4;
-  DeviceBuffer buffer(bytes);
-  CUDA_CHECK(
-      cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 void Zero(const TensorView& view, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(
       view.data, 0, static_cast<size_t>(view.num_elements() * SizeOf(view.dtype)), stream));
@@ -63,7 +53,7 @@ CudaTrainingOps::CudaTrainingOps(const model::ModelSpec& spec, const kernels::De
       options_(options),
       library_(std::move(library)),
       stream_(stream),
-      rope_(UploadRope(spec)) {}
+      rope_(model::UploadRope(spec, spec.max_positions)) {}
 
 int64_t CudaTrainingOps::EstimateBytes(const model::ModelSpec& spec, DType dtype, int64_t t,
                                        const CudaTrainingOptions& options) {
@@ -106,22 +96,22 @@ int64_t CudaTrainingOps::device_bytes() const {
          kv_memory_.bytes() + logits_.bytes();
 }
 
-void CudaTrainingOps::FreeMemory() {
+// Waits where it grows: what is under way may use the old one.
+bool CudaTrainingOps::Grow(DeviceBuffer* buffer, int64_t bytes) {
+  if (buffer->bytes() >= bytes) return false;
   CUDA_CHECK(cudaStreamSynchronize(stream_));
-  main_.Free();
-  block_.Free();
-  for (DeviceBuffer* buffer : {&workspace_, &attention_workspace_, &kv_memory_, &logits_}) {
-    *buffer = DeviceBuffer();
-  }
+  *buffer = DeviceBuffer();
+  *buffer = DeviceBuffer(bytes);
+  return true;
 }
 
-// Waits where it grows: what is under way may use the old one.
+void CudaTrainingOps::GrowZeroed(DeviceBuffer* buffer, int64_t bytes) {
+  if (!Grow(buffer, bytes)) return;
+  CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, static_cast<size_t>(bytes), stream_));
+}
+
 void* CudaTrainingOps::Workspace(int64_t bytes) {
-  if (workspace_.bytes() < bytes) {
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-    workspace_ = DeviceBuffer();
-    workspace_ = DeviceBuffer(bytes);
-  }
+  Grow(&workspace_, bytes);
   return workspace_.data();
 }
 
@@ -133,14 +123,7 @@ TensorView CudaTrainingOps::ParamGrad(ParamId id) const {
 // One layer's keys and values at a time: attention reads them before the next layer writes.
 void CudaTrainingOps::PrepareKv(int64_t num_blocks) {
   const int64_t bytes = kernels::cuda::KvBlocks::NumBytes(spec_.heads, dtype(), num_blocks);
-  if (kv_memory_.bytes() < bytes) {
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-    kv_memory_ = DeviceBuffer();
-    kv_memory_ = DeviceBuffer(bytes);
-    // Attention reads whole blocks: what was never written must be finite.
-    CUDA_CHECK(
-        cudaMemsetAsync(kv_memory_.data(), 0, static_cast<size_t>(kv_memory_.bytes()), stream_));
-  }
+  GrowZeroed(&kv_memory_, bytes);  // attention reads whole blocks: all of them must be finite
   kv_.k = kv_memory_.data();
   kv_.v = kv_memory_.data() + bytes / 2;
   kv_.dtype = dtype();
@@ -262,12 +245,7 @@ Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {
   const kernels::cuda::AttentionRows rows = input_.attention_rows();
   const kernels::cuda::AttentionPlan plan = kernels::cuda::PlanAttention(
       spec_.heads, rows.num_alone(qkv.view.rows), input_.max_position(), device_);
-  if (plan.workspace_bytes > attention_workspace_.bytes()) {
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-    attention_workspace_ = DeviceBuffer(plan.workspace_bytes);
-    CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
-                               static_cast<size_t>(plan.workspace_bytes), stream_));
-  }
+  GrowZeroed(&attention_workspace_, plan.workspace_bytes);
   kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), rows, kv_, plan,
                            attention_workspace_.data(), out.view, stream_);
   Record([=, this] {
@@ -387,12 +365,7 @@ int64_t CudaTrainingOps::Logprobs(const Value& hidden, float temperature, std::s
   temperature_ = temperature;
   if (n == 0) return -1;
   const int64_t rows = HeadRows();
-  const int64_t logits_bytes = rows * spec_.vocab_size * SizeOf(dtype());
-  if (logits_.bytes() < logits_bytes) {
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-    logits_ = DeviceBuffer();
-    logits_ = DeviceBuffer(logits_bytes);
-  }
+  Grow(&logits_, rows * spec_.vocab_size * SizeOf(dtype()));
   head_rows_ = Allocate(Lifetime::kMicroBatch, n, hidden.view.cols);
   kernels::cuda::GatherRows(hidden.view, input_.target_rows(), head_rows_, stream_);
   // Log-probs, entropies and flags are one block: one copy brings them to the host.

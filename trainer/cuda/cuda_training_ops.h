@@ -76,8 +76,6 @@ class CudaTrainingOps : public RecordingOps {
 
   // Device memory held for activations, gradients of activations and workspaces.
   int64_t device_bytes() const;
-  // Gives it back; the next Begin takes what it needs.
-  void FreeMemory();
 
  private:
   CudaTrainingOps(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
@@ -90,6 +88,9 @@ class CudaTrainingOps : public RecordingOps {
 
   kernels::DType dtype() const { return weights_->dtype(); }
   kernels::TensorView ParamGrad(model::ParamId id) const;
+  // Whether it had to grow; what was in it is gone then.
+  bool Grow(kernels::cuda::DeviceBuffer* buffer, int64_t bytes);
+  void GrowZeroed(kernels::cuda::DeviceBuffer* buffer, int64_t bytes);
   void* Workspace(int64_t bytes);
   void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
                const kernels::TensorView& out);

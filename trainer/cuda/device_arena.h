@@ -30,8 +30,6 @@ class DeviceArena {
     return {Allocate(rows * cols * kernels::SizeOf(dtype)), dtype, rows, cols, cols};
   }
   void Reset() { current_ = 0, used_ = 0; }
-  // Gives the memory back to the device. Nothing that uses it may be under way.
-  void Free() { blocks_.clear(), Reset(); }
   int64_t bytes() const {
     int64_t sum = 0;
     for (const auto& block : blocks_) sum += block.bytes();

@@ -9,6 +9,15 @@ namespace orrery::model {
 
 using kernels::TensorView;
 
+kernels::cuda::DeviceBuffer UploadRope(const ModelSpec& spec, int64_t positions) {
+  const kernels::RopeTable table(spec.rope_inv_freq, positions);
+  const int64_t bytes = positions * spec.heads.head_dim * 4;
+  kernels::cuda::DeviceBuffer buffer(bytes);
+  CUDA_CHECK(
+      cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
 DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype)
     : spec_(spec),
       layout_(spec),

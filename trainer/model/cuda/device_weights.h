@@ -12,6 +12,10 @@
 
 namespace orrery::model {
 
+// The rotation's table on the device: row p has the cosines, then the sines of position p, as
+// RopeTable.
+kernels::cuda::DeviceBuffer UploadRope(const ModelSpec& spec, int64_t positions);
+
 class DeviceWeights {
  public:
   DeviceWeights(const ModelSpec& spec, kernels::DType dtype);
