@@ -22,6 +22,8 @@ namespace orrery::kernels::cuda {
 // time; owns a workspace.
 class LinearLibrary {
  public:
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // on the device
+
   // NotFound, with the fix, where the library is not on this machine.
   static absl::StatusOr<std::unique_ptr<LinearLibrary>> Create();
   ~LinearLibrary();

@@ -17,7 +17,7 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kWorkspaceBytes = LinearLibrary::kWorkspaceBytes;
 
 cudaDataType TypeOf(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
 

@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const configs::Experiment&, model
 
 #include "kernels/cuda/device.h"
 #include "rollout/cuda/cuda_pass_executor.h"
+#include "trainer/batch_bounds.h"
 #include "trainer/cuda/cuda_executor.h"
 
 namespace orrery::commands {
@@ -58,8 +59,12 @@ class CudaGpu : public Gpu {
     RETURN_IF_ERROR(Query());
     trainer::CudaTrainingOptions training;
     training.recompute = options.recompute;
-    activations_ = trainer::CudaTrainingOps::EstimateBytes(
-        store_.spec(), store_.dtype(), experiment_.trainer.micro_batch_tokens, training);
+    training.numerics = numerics();
+    activations_ = trainer::CudaTrainingOps::DryRun(
+                       store_.spec(), store_.dtype(), device_, training,
+                       trainer::LargestMicroBatches({experiment_.trainer.micro_batch_tokens,
+                                                     /*sequence_tokens=*/2049}))
+                       .total();
     const int64_t state = trainer::CudaExecutor::StateBytes(store_.layout());
     RETURN_IF_ERROR(CheckRoom(state + activations_ + (reference != nullptr ? WeightBytes() : 0),
                               "optimizer state, gradients and activations",

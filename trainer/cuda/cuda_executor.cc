@@ -29,6 +29,12 @@ std::vector<AdamWPiece> CutIntoPieces(const model::WeightLayout& layout) {
 
 }  // namespace
 
+int64_t CudaExecutor::StateBytes(const model::WeightLayout& layout) {
+  const auto pieces = static_cast<int64_t>(CutIntoPieces(layout).size());
+  return 4 * 4 * layout.num_elements + pieces * static_cast<int64_t>(sizeof(AdamWPiece)) +
+         8 * (pieces + 1);
+}
+
 absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
     model::WeightStore* host, std::shared_ptr<DeviceWeights> weights,
     std::unique_ptr<DeviceWeights> reference, const kernels::DeviceLimits& device,

@@ -31,10 +31,8 @@ class CudaExecutor : public Executor {
       const CudaExecutorOptions& options);
   ~CudaExecutor() override;
 
-  // Bytes of device memory of master weights, moments and gradient.
-  static int64_t StateBytes(const model::WeightLayout& layout) {
-    return 4 * 4 * layout.num_elements;
-  }
+  // Device memory of master weights, moments and gradient, and of what steps read of the layout.
+  static int64_t StateBytes(const model::WeightLayout& layout);
 
   const model::ModelSpec& spec() const override { return weights_->spec(); }
   kernels::DType dtype() const override { return weights_->dtype(); }
@@ -52,8 +50,8 @@ class CudaExecutor : public Executor {
   absl::Status Save(const std::string& folder) override;
   absl::Status Load(const std::string& folder) override;
 
-  // Device memory of activations and workspaces, at its highest so far.
-  int64_t activation_bytes() const { return ops_->device_bytes(); }
+  // Device memory of micro-batches, at its highest so far.
+  TrainingBytes activation_bytes() const { return ops_->bytes(); }
 
  private:
   CudaExecutor(model::WeightStore* host, std::shared_ptr<model::DeviceWeights> weights,

@@ -20,6 +20,8 @@ using kernels::TensorView;
 using kernels::cuda::DeviceBuffer;
 using kernels::cuda::LinearLibrary;
 using kernels::cuda::Numerics;
+using kernels::cuda::PagePool;
+using kernels::cuda::PageRange;
 using kernels::cuda::PinnedBuffer;
 using model::Batch;
 using model::kNoParam;
@@ -29,54 +31,57 @@ using model::Value;
 
 namespace {
 
-void Zero(const TensorView& view, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemsetAsync(
-      view.data, 0, static_cast<size_t>(view.num_elements() * SizeOf(view.dtype)), stream));
-}
+// Of each range: more than any GPU has memory.
+constexpr int64_t kAddresses = int64_t{1} << 40;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaTrainingOps>> CudaTrainingOps::Create(
     const model::ModelSpec& spec, const kernels::DeviceLimits& device,
-    const CudaTrainingOptions& options, cudaStream_t stream) {
+    const CudaTrainingOptions& options, cudaStream_t stream, std::shared_ptr<PagePool> pool) {
   ASSIGN_OR_RETURN(std::unique_ptr<LinearLibrary> library, LinearLibrary::Create());
+  if (pool == nullptr) pool = kernels::cuda::MakeDevicePool();
   return std::unique_ptr<CudaTrainingOps>(
-      new CudaTrainingOps(spec, device, options, std::move(library), stream));
+      new CudaTrainingOps(spec, device, options, std::move(library), stream, std::move(pool)));
 }
 
 CudaTrainingOps::CudaTrainingOps(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
                                  const CudaTrainingOptions& options,
-                                 std::unique_ptr<LinearLibrary> library, cudaStream_t stream)
+                                 std::unique_ptr<LinearLibrary> library, cudaStream_t stream,
+                                 std::shared_ptr<PagePool> pool)
     : RecordingOps(options.recompute),
       spec_(spec),
       device_(device),
       options_(options),
       library_(std::move(library)),
       stream_(stream),
-      rope_(model::UploadRope(spec, spec.max_positions)) {}
+      pool_(std::move(pool)),
+      rope_(pool_->real() ? model::UploadRope(spec, spec.max_positions) : DeviceBuffer()),
+      input_(pool_->real()),
+      main_(pool_, kAddresses),
+      block_(pool_, kAddresses),
+      workspace_(pool_, kAddresses),
+      attention_workspace_(pool_, kAddresses),
+      kv_memory_(pool_, kAddresses),
+      logits_(pool_, kAddresses) {}
 
-int64_t CudaTrainingOps::EstimateBytes(const model::ModelSpec& spec, DType dtype, int64_t t,
-                                       const CudaTrainingOptions& options) {
-  const int64_t d = spec.hidden_size, size = SizeOf(dtype);
-  const auto [k, e, fe] = std::tuple(spec.experts_per_token, spec.num_experts, spec.expert_width);
-  // Elements a token of one layer: two sums and two norms, the projection before and after the
-  // rotation, attention's output, its projection; then the MLP.
-  const int64_t attention = 4 * d + 2 * spec.heads.qkv_width() + spec.heads.q_width() + d;
-  const int64_t dense = 3 * spec.intermediate_size + d;
-  const int64_t experts = k * 2 * fe + d;
-  int64_t layers = 0, largest = 0;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    const int64_t mlp = spec.moe(layer) ? experts * size + 8 * (e + k) : dense * size;
-    const int64_t bytes = attention * size + mlp;
-    layers += options.recompute ? 2 * d * size : bytes;
-    largest = std::max(largest, bytes);
+TrainingBytes CudaTrainingOps::DryRun(const model::ModelSpec& spec, DType dtype,
+                                      const kernels::DeviceLimits& device,
+                                      const CudaTrainingOptions& options,
+                                      std::span<const MicroBatch> micros) {
+  CudaTrainingOps ops(spec, device, options, nullptr, nullptr, kernels::cuda::MakeCountingPool());
+  const std::unique_ptr<model::DeviceWeights> weights = model::DeviceWeights::Unbacked(spec, dtype);
+  float* const grads = reinterpret_cast<float*>(weights->data());  // any address
+  for (const MicroBatch& micro : micros) {
+    std::vector<float> scores(micro.targets.size()), entropies(scores.size());
+    for (float* into : {static_cast<float*>(nullptr), grads}) {
+      ops.Begin(micro, *weights, into);
+      const Value hidden = model::Forward(spec, weights->layout(), ops.batch(), ops);
+      ops.Logprobs(hidden, 1, scores, entropies);
+      if (into != nullptr) ops.Backward(scores, entropies);
+    }
   }
-  // Gradients inside one block, and of the block's input in each layer.
-  layers += (options.recompute ? 2 : 1) * largest + spec.num_layers * d * size;
-  int64_t workspace = spec.heads.q_width() * 4 + 4 * spec.heads.num_heads;
-  if (spec.has_moe()) workspace = std::max(workspace, k * (2 * fe + 2 * d + fe) * size);
-  const int64_t head = 4 * d * size + 7 * 4;
-  return t * (layers + workspace + head + spec.heads.qkv_width() * size) + options.logits_bytes;
+  return ops.bytes();
 }
 
 TensorView CudaTrainingOps::Allocate(Lifetime lifetime, int64_t rows, int64_t cols) {
@@ -86,32 +91,55 @@ TensorView CudaTrainingOps::Allocate(Lifetime lifetime, int64_t rows, int64_t co
 void CudaTrainingOps::Copy(const TensorView& from, const TensorView& to) {
   CHECK(from.row_stride == from.cols && to.row_stride == to.cols && from.dtype == to.dtype &&
         from.num_elements() == to.num_elements());
-  CUDA_CHECK(cudaMemcpyAsync(to.data, from.data,
-                             static_cast<size_t>(from.num_elements() * SizeOf(from.dtype)),
-                             cudaMemcpyDeviceToDevice, stream_));
+  const auto bytes = static_cast<size_t>(from.num_elements() * SizeOf(from.dtype));
+  Run([&] {
+    CUDA_CHECK(cudaMemcpyAsync(to.data, from.data, bytes, cudaMemcpyDeviceToDevice, stream_));
+  });
 }
 
-int64_t CudaTrainingOps::device_bytes() const {
-  return main_.bytes() + block_.bytes() + workspace_.bytes() + attention_workspace_.bytes() +
-         kv_memory_.bytes() + logits_.bytes();
+void CudaTrainingOps::Zero(const TensorView& view) {
+  const auto bytes = static_cast<size_t>(view.num_elements() * SizeOf(view.dtype));
+  Run([&] { CUDA_CHECK(cudaMemsetAsync(view.data, 0, bytes, stream_)); });
 }
 
-// Waits where it grows: what is under way may use the old one.
-bool CudaTrainingOps::Grow(DeviceBuffer* buffer, int64_t bytes) {
-  if (buffer->bytes() >= bytes) return false;
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
-  *buffer = DeviceBuffer();
-  *buffer = DeviceBuffer(bytes);
-  return true;
+void CudaTrainingOps::GradInput(const TensorView& dy, ParamId weight, bool accumulate,
+                                const TensorView& dx) {
+  Run([&] { library_->GradInput(dy, weights_->View(weight), accumulate, dx, stream_); });
 }
 
-void CudaTrainingOps::GrowZeroed(DeviceBuffer* buffer, int64_t bytes) {
-  if (!Grow(buffer, bytes)) return;
-  CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, static_cast<size_t>(bytes), stream_));
+void CudaTrainingOps::GradWeight(const TensorView& dy, const TensorView& x, ParamId weight) {
+  Run([&] { library_->GradWeight(dy, x, ParamGrad(weight), stream_); });
+}
+
+TrainingBytes CudaTrainingOps::bytes() const {
+  TrainingBytes bytes;
+  bytes.activations = main_.bytes();
+  bytes.block = block_.bytes();
+  bytes.logits = logits_.bytes();
+  bytes.workspaces = workspace_.bytes() + attention_workspace_.bytes() + kv_memory_.bytes();
+  bytes.inputs = input_.device_bytes();
+  bytes.fixed = LinearLibrary::kWorkspaceBytes + model::RopeBytes(spec_, spec_.max_positions);
+  return bytes;
+}
+
+void CudaTrainingOps::Release() {
+  Run([&] { CUDA_CHECK(cudaStreamSynchronize(stream_)); });
+  main_.Release();
+  block_.Release();
+  for (PageRange* range : {&workspace_, &attention_workspace_, &kv_memory_, &logits_}) {
+    range->Shrink(0);
+  }
+}
+
+void CudaTrainingOps::GrowZeroed(PageRange* range, int64_t bytes) {
+  if (!range->Grow(bytes)) return;
+  Run([&] {
+    CUDA_CHECK(cudaMemsetAsync(range->data(), 0, static_cast<size_t>(range->bytes()), stream_));
+  });
 }
 
 void* CudaTrainingOps::Workspace(int64_t bytes) {
-  Grow(&workspace_, bytes);
+  workspace_.Grow(bytes);
   return workspace_.data();
 }
 
@@ -151,10 +179,11 @@ void CudaTrainingOps::Begin(const MicroBatch& micro, const model::DeviceWeights&
 
 Value CudaTrainingOps::Embed(ParamId table, const Batch& batch) {
   const Value out = Make(batch.num_tokens(), spec_.hidden_size);
-  kernels::cuda::Embedding(weights_->View(table), input_.token_ids(), nullptr, out.view, stream_);
+  Run(kernels::cuda::Embedding, weights_->View(table), input_.token_ids(), nullptr, out.view,
+      stream_);
   Record([this, table, out] {
-    kernels::cuda::AddListedRows(GradOf(out).view, input_.rows_by_token(), ParamGrad(table),
-                                 stream_);
+    Run(kernels::cuda::AddListedRows, GradOf(out).view, input_.rows_by_token(), ParamGrad(table),
+        stream_);
   });
   return out;
 }
@@ -166,14 +195,13 @@ std::pair<Value, Value> CudaTrainingOps::AddNorm(const Stream& stream, ParamId w
   const Value normed = Make(x.rows, x.cols);
   kernels::cuda::Delta delta;
   if (has_delta) delta.rows = stream.delta.view;
-  kernels::cuda::AddRmsNorm(x, delta, weights_->View(weight), spec_.rms_norm_eps, sum.view,
-                            normed.view, stream_);
+  Run(kernels::cuda::AddRmsNorm, x, delta, weights_->View(weight), spec_.rms_norm_eps, sum.view,
+      normed.view, stream_);
   Record([=, this] {
     const TensorView dnormed = GradOf(normed).view;
     Gradient& dsum = GradOf(sum);
-    kernels::cuda::RmsNormGrad(
-        dnormed, sum.view, weights_->View(weight), spec_.rms_norm_eps, dsum.written, dsum.view,
-        ParamGrad(weight).f32(),
+    Run(kernels::cuda::RmsNormGrad, dnormed, sum.view, weights_->View(weight), spec_.rms_norm_eps,
+        dsum.written, dsum.view, ParamGrad(weight).f32(),
         Workspace(kernels::cuda::RmsNormGradWorkspaceBytes(sum.view.rows, sum.view.cols)), stream_);
     dsum.written = true;
     if (has_delta) ShareGradient(dsum.view, stream);
@@ -184,8 +212,11 @@ std::pair<Value, Value> CudaTrainingOps::AddNorm(const Stream& stream, ParamId w
 void CudaTrainingOps::Product(const TensorView& x, ParamId weight, ParamId bias,
                               const TensorView& out) {
   const TensorView w = weights_->View(weight), b = weights_->View(bias);
-  if (options_.numerics == Numerics::kFast && library_->Run(x, w, b, out, stream_)) return;
-  kernels::cuda::Linear(x, w, b, device_, out, stream_, options_.numerics);
+  if (options_.numerics == Numerics::kFast && library_ != nullptr &&
+      library_->Run(x, w, b, out, stream_)) {
+    return;
+  }
+  Run(kernels::cuda::Linear, x, w, b, device_, out, stream_, options_.numerics);
 }
 
 Value CudaTrainingOps::Linear(const Value& x, ParamId weight, ParamId bias) {
@@ -194,13 +225,12 @@ Value CudaTrainingOps::Linear(const Value& x, ParamId weight, ParamId bias) {
   Record([=, this] {
     const TensorView dy = GradOf(out).view;
     Gradient& dx = GradOf(x);
-    library_->GradInput(dy, weights_->View(weight), dx.written, dx.view, stream_);
+    GradInput(dy, weight, dx.written, dx.view);
     dx.written = true;
-    library_->GradWeight(dy, x.view, ParamGrad(weight), stream_);
+    GradWeight(dy, x.view, weight);
     if (bias == kNoParam) return;
-    kernels::cuda::GradBias(dy, ParamGrad(bias).f32(),
-                            Workspace(kernels::cuda::GradBiasWorkspaceBytes(dy.rows, dy.cols)),
-                            stream_);
+    Run(kernels::cuda::GradBias, dy, ParamGrad(bias).f32(),
+        Workspace(kernels::cuda::GradBiasWorkspaceBytes(dy.rows, dy.cols)), stream_);
   });
   return out;
 }
@@ -224,16 +254,15 @@ Value CudaTrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&)
   const model::LayerParams& p = weights_->layout().layers[layer];
   const Value out = Make(qkv.view.rows, qkv.view.cols);
   Copy(qkv.view, out.view);
-  kernels::cuda::QkNormRopeWriteKv(out.view, args, kv_, stream_);
-  kernels::cuda::CopyKv(input_.copies(), input_.num_copies(), kv_, stream_);
+  Run(kernels::cuda::QkNormRopeWriteKv, out.view, args, kv_, stream_);
+  Run(kernels::cuda::CopyKv, input_.copies(), input_.num_copies(), kv_, stream_);
   // Keys and values are in the cache alone: the gradient of attention wants them in rows.
-  if (recording()) kernels::cuda::QkNormRopeRows(qkv.view, args, out.view, stream_);
+  if (recording()) Run(kernels::cuda::QkNormRopeRows, qkv.view, args, out.view, stream_);
   Record([=, this] {
     const TensorView dout = GradOf(out).view;
     const bool normed = p.q_norm != kNoParam;
-    kernels::cuda::QkNormRopeGrad(
-        qkv.view, args, dout, normed ? ParamGrad(p.q_norm).f32() : nullptr,
-        normed ? ParamGrad(p.k_norm).f32() : nullptr,
+    Run(kernels::cuda::QkNormRopeGrad, qkv.view, args, dout,
+        normed ? ParamGrad(p.q_norm).f32() : nullptr, normed ? ParamGrad(p.k_norm).f32() : nullptr,
         Workspace(kernels::cuda::QkNormRopeGradWorkspaceBytes(spec_.heads)), stream_);
     SetGradient(qkv, dout);
   });
@@ -246,13 +275,13 @@ Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {
   const kernels::cuda::AttentionPlan plan = kernels::cuda::PlanAttention(
       spec_.heads, rows.num_alone(qkv.view.rows), input_.max_position(), device_);
   GrowZeroed(&attention_workspace_, plan.workspace_bytes);
-  kernels::cuda::Attention(qkv.view, spec_.heads, spec_.attention_scale(), rows, kv_, plan,
-                           attention_workspace_.data(), out.view, stream_);
+  Run(kernels::cuda::Attention, qkv.view, spec_.heads, spec_.attention_scale(), rows, kv_, plan,
+      attention_workspace_.data(), out.view, stream_);
   Record([=, this] {
     Gradient& dqkv = GradOf(qkv);
-    kernels::cuda::AttentionGrad(GradOf(out).view, qkv.view, out.view, spec_.heads,
-                                 spec_.attention_scale(), attention_grad_, input_.extra(),
-                                 Workspace(attention_grad_.workspace_bytes), dqkv.view, stream_);
+    Run(kernels::cuda::AttentionGrad, GradOf(out).view, qkv.view, out.view, spec_.heads,
+        spec_.attention_scale(), attention_grad_, input_.extra(),
+        Workspace(attention_grad_.workspace_bytes), dqkv.view, stream_);
     dqkv.written = true;
   });
   return out;
@@ -260,10 +289,10 @@ Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {
 
 Value CudaTrainingOps::SwiGlu(const Value& gate_up) {
   const Value out = Make(gate_up.view.rows, gate_up.view.cols / 2);
-  kernels::cuda::SwiGlu(gate_up.view, out.view, stream_);
+  Run(kernels::cuda::SwiGlu, gate_up.view, out.view, stream_);
   Record([=, this] {
     Gradient& dgate_up = GradOf(gate_up);
-    kernels::cuda::SwiGluGrad(GradOf(out).view, gate_up.view, dgate_up.view, stream_);
+    Run(kernels::cuda::SwiGluGrad, GradOf(out).view, gate_up.view, dgate_up.view, stream_);
     dgate_up.written = true;
   });
   return out;
@@ -280,8 +309,7 @@ kernels::cuda::Routing CudaTrainingOps::MakeRouting(int64_t rows) {
   routing.counts = reinterpret_cast<int32_t*>(arena.Allocate(shape.num_experts * 4));
   routing.slots = reinterpret_cast<int32_t*>(arena.Allocate(shape.num_experts * rows * 4));
   routing.capacity = rows;
-  CUDA_CHECK(
-      cudaMemsetAsync(routing.counts, 0, static_cast<size_t>(shape.num_experts * 4), stream_));
+  Zero({routing.counts, DType::kFloat32, 1, shape.num_experts, shape.num_experts});
   return routing;
 }
 
@@ -294,22 +322,22 @@ Value CudaTrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch&
   const TensorView logits = arena.Allocate(DType::kFloat32, rows, shape.num_experts);
   Product(x.view, p.router, kNoParam, logits);
   const kernels::cuda::Routing routing = MakeRouting(rows);
-  kernels::cuda::RouteTopK(logits, shape, input_.positions(), nullptr, routing, stream_);
-  kernels::cuda::SortExpertLists(routing, shape, rows, stream_);
+  Run(kernels::cuda::RouteTopK, logits, shape, input_.positions(), nullptr, routing, stream_);
+  Run(kernels::cuda::SortExpertLists, routing, shape, rows, stream_);
   const TensorView gate_up = arena.Allocate(dtype(), slots, 2 * shape.f);
-  kernels::cuda::ExpertsLinear(x.view, shape.top_k, weights_->View(p.experts_gate_up), shape,
-                               routing, device_, gate_up, stream_);
+  Run(kernels::cuda::ExpertsLinear, x.view, shape.top_k, weights_->View(p.experts_gate_up), shape,
+      routing, device_, gate_up, stream_);
   // The activation and the experts' outputs are not kept.
   const int64_t hidden_bytes = (slots * shape.f * SizeOf(dtype()) + 255) / 256 * 256;
   std::byte* scratch =
       static_cast<std::byte*>(Workspace(hidden_bytes + slots * shape.d * SizeOf(dtype())));
   const TensorView hidden{scratch, dtype(), slots, shape.f, shape.f};
   const TensorView y{scratch + hidden_bytes, dtype(), slots, shape.d, shape.d};
-  kernels::cuda::SwiGlu(gate_up, hidden, stream_);
-  kernels::cuda::ExpertsDown(hidden, weights_->View(p.experts_down), shape, routing, device_, y,
-                             stream_);
+  Run(kernels::cuda::SwiGlu, gate_up, hidden, stream_);
+  Run(kernels::cuda::ExpertsDown, hidden, weights_->View(p.experts_down), shape, routing, device_,
+      y, stream_);
   const Value out = Make(rows, shape.d);
-  kernels::cuda::CombineExperts(y, routing.weights, shape.top_k, out.view, stream_);
+  Run(kernels::cuda::CombineExperts, y, routing.weights, shape.top_k, out.view, stream_);
   Record([=, this] { RoutedExpertsBackward({x, out, logits, gate_up, routing, layer}); });
   return out;
 }
@@ -331,14 +359,14 @@ void CudaTrainingOps::RoutedExpertsBackward(const KeptExperts& kept) {
   args.dweights = reinterpret_cast<float*>(block_.Allocate(x.rows * shape.top_k * 4));
   args.dw_gate_up = ParamGrad(p.experts_gate_up);
   args.dw_down = ParamGrad(p.experts_down);
-  kernels::cuda::RoutedExpertsGrad(
-      args, shape, device_,
+  Run(kernels::cuda::RoutedExpertsGrad, args, shape, device_,
       Workspace(kernels::cuda::RoutedExpertsGradWorkspaceBytes(shape, x.rows, dtype())), stream_);
   dx.written = true;
   const TensorView dlogits = block_.Allocate(dtype(), x.rows, shape.num_experts);
-  kernels::cuda::RouteTopKGrad(kept.logits, args.dweights, kept.routing, shape, dlogits, stream_);
-  library_->GradInput(dlogits, weights_->View(p.router), /*accumulate=*/true, dx.view, stream_);
-  library_->GradWeight(dlogits, x, ParamGrad(p.router), stream_);
+  Run(kernels::cuda::RouteTopKGrad, kept.logits, args.dweights, kept.routing, shape, dlogits,
+      stream_);
+  GradInput(dlogits, p.router, /*accumulate=*/true, dx.view);
+  GradWeight(dlogits, x, p.router);
 }
 
 int64_t CudaTrainingOps::HeadRows() const {
@@ -365,9 +393,9 @@ int64_t CudaTrainingOps::Logprobs(const Value& hidden, float temperature, std::s
   temperature_ = temperature;
   if (n == 0) return -1;
   const int64_t rows = HeadRows();
-  Grow(&logits_, rows * spec_.vocab_size * SizeOf(dtype()));
+  logits_.Grow(rows * spec_.vocab_size * SizeOf(dtype()));
   head_rows_ = Allocate(Lifetime::kMicroBatch, n, hidden.view.cols);
-  kernels::cuda::GatherRows(hidden.view, input_.target_rows(), head_rows_, stream_);
+  Run(kernels::cuda::GatherRows, hidden.view, input_.target_rows(), head_rows_, stream_);
   // Log-probs, entropies and flags are one block: one copy brings them to the host.
   float* scores = reinterpret_cast<float*>(main_.Allocate(5 * n * 4));
   scores_ = {scores, scores + n, scores + 3 * n, scores + 4 * n,
@@ -376,9 +404,10 @@ int64_t CudaTrainingOps::Logprobs(const Value& hidden, float temperature, std::s
     const int64_t count = std::min(rows, n - first);
     TensorView logits;
     HeadChunk(first, count, &logits);
-    kernels::cuda::ScoreTargets(logits, input_.target_ids() + first, temperature, ScoresFrom(first),
-                                stream_);
+    Run(kernels::cuda::ScoreTargets, logits, input_.target_ids() + first, temperature,
+        ScoresFrom(first), stream_);
   }
+  if (!pool_->real()) return -1;
   const int64_t bytes = 3 * n * 4;
   if (pinned_.bytes() < bytes) pinned_ = PinnedBuffer(2 * bytes);
   CUDA_CHECK(cudaMemcpyAsync(pinned_.data(), scores, static_cast<size_t>(bytes),
@@ -400,16 +429,14 @@ void CudaTrainingOps::BackwardHead(const float* dlogprobs, const float* dentropi
     const int64_t count = std::min(rows, n - first);
     TensorView logits{logits_.data(), dtype(), count, spec_.vocab_size, spec_.vocab_size};
     if (rows < n) HeadChunk(first, count, &logits);  // else they are still there
-    kernels::cuda::LogSoftmaxGrad(logits, input_.target_ids() + first, temperature_,
-                                  ScoresFrom(first), dlogprobs + first, dentropies + first,
-                                  stream_);
-    library_->GradWeight(logits, head_rows_.Rows(first, count), ParamGrad(head), stream_);
-    library_->GradInput(logits, weights_->View(head), /*accumulate=*/false,
-                        drows.Rows(first, count), stream_);
+    Run(kernels::cuda::LogSoftmaxGrad, logits, input_.target_ids() + first, temperature_,
+        ScoresFrom(first), dlogprobs + first, dentropies + first, stream_);
+    GradWeight(logits, head_rows_.Rows(first, count), head);
+    GradInput(logits, head, /*accumulate=*/false, drows.Rows(first, count));
   }
   Gradient& dhidden = GradOf(hidden_);
-  Zero(dhidden.view, stream_);
-  kernels::cuda::AddListedRows(drows, input_.targets_by_row(), dhidden.view, stream_);
+  Zero(dhidden.view);
+  Run(kernels::cuda::AddListedRows, drows, input_.targets_by_row(), dhidden.view, stream_);
   dhidden.written = true;
 }
 
@@ -418,12 +445,13 @@ void CudaTrainingOps::Backward(std::span<const float> dlogprobs,
   const auto n = static_cast<size_t>(input_.num_targets());
   CHECK(grads_ != nullptr && dlogprobs.size() == n && dentropies.size() == n);
   if (n == 0) return;
-  // Logprobs has waited: the pinned block is free.
-  float* to = pinned_.as<float>();
-  std::copy(dlogprobs.begin(), dlogprobs.end(), to);
-  std::copy(dentropies.begin(), dentropies.end(), to + n);
   float* device = reinterpret_cast<float*>(main_.Allocate(static_cast<int64_t>(2 * n * 4)));
-  CUDA_CHECK(cudaMemcpyAsync(device, to, 2 * n * 4, cudaMemcpyHostToDevice, stream_));
+  Run([&] {  // Logprobs has waited: the pinned block is free
+    float* to = pinned_.as<float>();
+    std::copy(dlogprobs.begin(), dlogprobs.end(), to);
+    std::copy(dentropies.begin(), dentropies.end(), to + n);
+    CUDA_CHECK(cudaMemcpyAsync(device, to, 2 * n * 4, cudaMemcpyHostToDevice, stream_));
+  });
   BackwardHead(device, device + n);
   Replay();
 }

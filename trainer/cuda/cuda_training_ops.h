@@ -18,6 +18,7 @@
 #include "kernels/attention/attention_grad_cuda.h"
 #include "kernels/attention/kv_cache_cuda.h"
 #include "kernels/cuda/device_limits.h"
+#include "kernels/cuda/device_pages.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/head/log_softmax_cuda.h"
 #include "kernels/linear/linear_cuda.h"
@@ -37,17 +38,34 @@ struct CudaTrainingOptions {
   int64_t logits_bytes = int64_t{1} << 30;
 };
 
+// Device memory of micro-batches, in bytes.
+struct TrainingBytes {
+  int64_t activations = 0;  // kept from forward to backward, and the gradients that outlive a block
+  int64_t block = 0;        // inside the block at hand: gradients, what recompute makes again
+  int64_t logits = 0;
+  int64_t workspaces = 0;  // of kernels; keys and values of one layer
+  int64_t fixed = 0;       // what is no matter of the micro-batch: cuBLASLt, the rotation's table
+  // Of these, what lies in pages of the pool and can be given back between steps.
+  int64_t in_pages() const { return activations + block + logits + workspaces; }
+  int64_t total() const { return in_pages() + inputs + fixed; }
+  int64_t inputs = 0;  // ids, positions, tables
+};
+
 class CudaTrainingOps : public RecordingOps {
  public:
-  // NotFound, with the fix, where cuBLASLt is missing: gradients are its products.
+  // pool: where memory comes from; null: a pool of its own. NotFound, with the fix, where cuBLASLt
+  // is missing: gradients are its products.
   static absl::StatusOr<std::unique_ptr<CudaTrainingOps>> Create(
       const model::ModelSpec& spec, const kernels::DeviceLimits& device,
-      const CudaTrainingOptions& options, cudaStream_t stream);
+      const CudaTrainingOptions& options, cudaStream_t stream,
+      std::shared_ptr<kernels::cuda::PagePool> pool = nullptr);
 
-  // Device memory that micro-batches of so many tokens will take: activations, their gradients,
-  // workspaces and logits. An upper bound for packed batches without long shared prompts.
-  static int64_t EstimateBytes(const model::ModelSpec& spec, kernels::DType dtype,
-                               int64_t micro_batch_tokens, const CudaTrainingOptions& options);
+  // What scoring and training these micro-batches takes, by doing all of it but the launches: the
+  // same code takes the memory, from a pool that only counts. Needs no GPU.
+  static TrainingBytes DryRun(const model::ModelSpec& spec, kernels::DType dtype,
+                              const kernels::DeviceLimits& device,
+                              const CudaTrainingOptions& options,
+                              std::span<const MicroBatch> micros);
 
   // weights: borrowed until the next Begin. grads: device, flat; Backward adds to it. Null: scores
   // only.
@@ -74,13 +92,27 @@ class CudaTrainingOps : public RecordingOps {
   // After Logprobs, with Begin's grads.
   void Backward(std::span<const float> dlogprobs, std::span<const float> dentropies);
 
-  // Device memory held for activations, gradients of activations and workspaces.
-  int64_t device_bytes() const;
+  // Device memory held.
+  TrainingBytes bytes() const;
+  // Gives pages back to the pool, until the next Begin. Waits for the device.
+  void Release();
 
  private:
   CudaTrainingOps(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
                   const CudaTrainingOptions& options,
-                  std::unique_ptr<kernels::cuda::LinearLibrary> library, cudaStream_t stream);
+                  std::unique_ptr<kernels::cuda::LinearLibrary> library, cudaStream_t stream,
+                  std::shared_ptr<kernels::cuda::PagePool> pool);
+
+  // Work on the device: nothing in a dry run. Memory that the arguments take is taken either way.
+  template <typename Kernel, typename... Args>
+  void Run(Kernel kernel, Args&&... args) {
+    if (pool_->real()) kernel(std::forward<Args>(args)...);
+  }
+  void Zero(const kernels::TensorView& view);
+  void GradInput(const kernels::TensorView& dy, model::ParamId weight, bool accumulate,
+                 const kernels::TensorView& dx);
+  void GradWeight(const kernels::TensorView& dy, const kernels::TensorView& x,
+                  model::ParamId weight);
 
   kernels::TensorView Allocate(Lifetime lifetime, int64_t rows, int64_t cols) override;
   void FreeBlock() override { block_.Reset(); }
@@ -88,9 +120,7 @@ class CudaTrainingOps : public RecordingOps {
 
   kernels::DType dtype() const { return weights_->dtype(); }
   kernels::TensorView ParamGrad(model::ParamId id) const;
-  // Whether it had to grow; what was in it is gone then.
-  bool Grow(kernels::cuda::DeviceBuffer* buffer, int64_t bytes);
-  void GrowZeroed(kernels::cuda::DeviceBuffer* buffer, int64_t bytes);
+  void GrowZeroed(kernels::cuda::PageRange* range, int64_t bytes);
   void* Workspace(int64_t bytes);
   void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
                const kernels::TensorView& out);
@@ -115,6 +145,7 @@ class CudaTrainingOps : public RecordingOps {
   const CudaTrainingOptions options_;
   const std::unique_ptr<kernels::cuda::LinearLibrary> library_;
   const cudaStream_t stream_;
+  const std::shared_ptr<kernels::cuda::PagePool> pool_;
   const kernels::cuda::DeviceBuffer rope_;
 
   const model::DeviceWeights* weights_ = nullptr;
@@ -123,7 +154,7 @@ class CudaTrainingOps : public RecordingOps {
   DeviceBatch input_;
   kernels::cuda::AttentionGradPlan attention_grad_;
   DeviceArena main_, block_;  // by lifetime
-  kernels::cuda::DeviceBuffer workspace_, attention_workspace_, kv_memory_, logits_;
+  kernels::cuda::PageRange workspace_, attention_workspace_, kv_memory_, logits_;
   kernels::cuda::PinnedBuffer pinned_;  // results of Logprobs, then what Backward sends
   kernels::cuda::KvBlocks kv_;          // of the layer at hand
   model::Value hidden_;                 // the head's input, kept for Backward

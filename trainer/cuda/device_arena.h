@@ -1,47 +1,50 @@
-// Device memory for the activations and gradients of one micro-batch: handed out in order, taken
-// back all at once, kept between uses. Work on one stream: memory taken back may be handed out
-// again at once, because what uses it next runs after what used it before. One thread.
+// Device memory for the activations and gradients of one micro-batch: handed out in order from one
+// run of addresses, taken back all at once. Physical memory behind it grows to the most that was
+// ever handed out, and is kept until Release. Work on one stream: memory taken back may be handed
+// out again at once, because what uses it next runs after what used it before. One thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
-#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/page_pool.h"
 #include "kernels/tensor_view.h"
 
 namespace orrery::trainer {
 
 class DeviceArena {
  public:
+  // max_bytes: of addresses.
+  DeviceArena(std::shared_ptr<kernels::cuda::PagePool> pool, int64_t max_bytes)
+      : range_(std::move(pool), max_bytes) {}
+
   // Uninitialised, 256-byte aligned.
   std::byte* Allocate(int64_t bytes) {
-    bytes = (bytes + 255) / 256 * 256;
-    while (current_ < blocks_.size() && used_ + bytes > blocks_[current_].bytes()) {
-      ++current_;
-      used_ = 0;
-    }
-    if (current_ == blocks_.size()) blocks_.emplace_back(std::max(bytes, kBlockBytes));
-    std::byte* result = blocks_[current_].data() + used_;
-    used_ += bytes;
+    std::byte* result = range_.data() + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    if (used_ > range_.bytes()) range_.Grow(std::max(used_, most_));
+    most_ = std::max(most_, used_);
     return result;
   }
   kernels::TensorView Allocate(kernels::DType dtype, int64_t rows, int64_t cols) {
     return {Allocate(rows * cols * kernels::SizeOf(dtype)), dtype, rows, cols, cols};
   }
-  void Reset() { current_ = 0, used_ = 0; }
-  int64_t bytes() const {
-    int64_t sum = 0;
-    for (const auto& block : blocks_) sum += block.bytes();
-    return sum;
+  void Reset() { used_ = 0; }
+  // Gives the physical memory back. What grows next takes at once what was needed so far.
+  // REQUIRES: nothing on the device uses it.
+  void Release() {
+    used_ = 0;
+    range_.Shrink(0);
   }
+  // Of physical memory.
+  int64_t bytes() const { return range_.bytes(); }
+  // The most that was handed out at a time.
+  int64_t most_bytes() const { return most_; }
 
  private:
-  static constexpr int64_t kBlockBytes = int64_t{128} << 20;
-
-  std::vector<kernels::cuda::DeviceBuffer> blocks_;
-  size_t current_ = 0;
-  int64_t used_ = 0;
+  kernels::cuda::PageRange range_;
+  int64_t used_ = 0, most_ = 0;
 };
 
 }  // namespace orrery::trainer

@@ -10,8 +10,12 @@ using kernels::cuda::DeviceRowLists;
 using kernels::cuda::PinnedBuffer;
 using kernels::cuda::RowLists;
 
-DeviceBatch::DeviceBatch() { CUDA_CHECK(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming)); }
-DeviceBatch::~DeviceBatch() { cudaEventDestroy(sent_); }
+DeviceBatch::DeviceBatch(bool real) : real_(real) {
+  if (real) CUDA_CHECK(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming));
+}
+DeviceBatch::~DeviceBatch() {
+  if (real_) cudaEventDestroy(sent_);
+}
 
 int64_t DeviceBatch::Append(std::span<const int32_t> values) {
   constexpr size_t kAligned = 64;  // int32s
@@ -87,11 +91,14 @@ void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& head
 
 void DeviceBatch::Send(cudaStream_t stream) {
   const auto bytes = static_cast<int64_t>(values_.size() * sizeof(int32_t));
+  const bool grows = capacity_ < bytes;
+  if (grows) capacity_ = 2 * bytes;
+  if (!real_) return;
   CUDA_CHECK(cudaEventSynchronize(sent_));
-  if (pinned_.bytes() < bytes) {
+  if (grows) {
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    pinned_ = PinnedBuffer(2 * bytes);
-    device_ = DeviceBuffer(2 * bytes);
+    pinned_ = PinnedBuffer(capacity_);
+    device_ = DeviceBuffer(capacity_);
   }
   std::memcpy(pinned_.data(), values_.data(), static_cast<size_t>(bytes));
   CUDA_CHECK(cudaMemcpyAsync(device_.data(), pinned_.data(), static_cast<size_t>(bytes),

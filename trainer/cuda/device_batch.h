@@ -14,7 +14,8 @@ namespace orrery::trainer {
 
 class DeviceBatch {
  public:
-  DeviceBatch();
+  // real false: nothing is sent, device_bytes alone is kept up.
+  explicit DeviceBatch(bool real);
   ~DeviceBatch();
 
   // extra: further int32s that come along, readable at extra().
@@ -36,6 +37,7 @@ class DeviceBatch {
   kernels::cuda::DeviceRowLists rows_by_token() const { return Lists(rows_by_token_); }
   kernels::cuda::DeviceRowLists targets_by_row() const { return Lists(targets_by_row_); }
   const int32_t* extra() const { return At(extra_); }
+  int64_t device_bytes() const { return capacity_; }
 
  private:
   struct ListOffsets {
@@ -48,7 +50,9 @@ class DeviceBatch {
   void AppendTables(const MicroBatch& micro, const kernels::HeadShape& heads);
   void Send(cudaStream_t stream);
 
+  const bool real_;
   std::vector<int32_t> values_;
+  int64_t capacity_ = 0;
   kernels::cuda::PinnedBuffer pinned_;
   kernels::cuda::DeviceBuffer device_;
   cudaEvent_t sent_ = nullptr;

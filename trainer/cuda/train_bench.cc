@@ -116,7 +116,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   report.model_flops = rows * (6 * ActiveParameters(spec, weights->layout()) + attention);
   report.memory_bytes =
       static_cast<double>(weights->bytes() + CudaExecutor::StateBytes(weights->layout()) +
-                          executor->activation_bytes());
+                          executor->activation_bytes().total());
   return report;
 }
 

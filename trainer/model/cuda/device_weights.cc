@@ -9,9 +9,13 @@ namespace orrery::model {
 
 using kernels::TensorView;
 
+int64_t RopeBytes(const ModelSpec& spec, int64_t positions) {
+  return positions * spec.heads.head_dim * 4;
+}
+
 kernels::cuda::DeviceBuffer UploadRope(const ModelSpec& spec, int64_t positions) {
   const kernels::RopeTable table(spec.rope_inv_freq, positions);
-  const int64_t bytes = positions * spec.heads.head_dim * 4;
+  const int64_t bytes = RopeBytes(spec, positions);
   kernels::cuda::DeviceBuffer buffer(bytes);
   CUDA_CHECK(
       cudaMemcpy(buffer.data(), table.Row(0), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
@@ -22,7 +26,18 @@ DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype)
     : spec_(spec),
       layout_(spec),
       dtype_(dtype),
-      memory_(layout_.num_elements * kernels::SizeOf(dtype)) {}
+      memory_(layout_.num_elements * kernels::SizeOf(dtype)),
+      data_(memory_.data()) {}
+
+DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype,
+                             kernels::cuda::DeviceBuffer memory, std::byte* data)
+    : spec_(spec), layout_(spec), dtype_(dtype), memory_(std::move(memory)), data_(data) {}
+
+std::unique_ptr<DeviceWeights> DeviceWeights::Unbacked(const ModelSpec& spec,
+                                                       kernels::DType dtype) {
+  return std::unique_ptr<DeviceWeights>(
+      new DeviceWeights(spec, dtype, {}, reinterpret_cast<std::byte*>(uintptr_t{1} << 44)));
+}
 
 std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
   auto weights = std::make_unique<DeviceWeights>(store.spec(), store.dtype());
@@ -34,7 +49,7 @@ std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
 TensorView DeviceWeights::View(ParamId id) const {
   if (id == kNoParam) return {};
   const Param& p = layout_.params[id];
-  return {memory_.data() + p.offset * kernels::SizeOf(dtype_), dtype_, p.rows, p.cols, p.cols};
+  return {data_ + p.offset * kernels::SizeOf(dtype_), dtype_, p.rows, p.cols, p.cols};
 }
 
 void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {

@@ -15,10 +15,13 @@ namespace orrery::model {
 // The rotation's table on the device: row p has the cosines, then the sines of position p, as
 // RopeTable.
 kernels::cuda::DeviceBuffer UploadRope(const ModelSpec& spec, int64_t positions);
+int64_t RopeBytes(const ModelSpec& spec, int64_t positions);
 
 class DeviceWeights {
  public:
   DeviceWeights(const ModelSpec& spec, kernels::DType dtype);
+  // Shapes at made-up addresses, for dry runs.
+  static std::unique_ptr<DeviceWeights> Unbacked(const ModelSpec& spec, kernels::DType dtype);
   // A copy, in place when this returns.
   static std::unique_ptr<DeviceWeights> CopyOf(const WeightStore& store);
 
@@ -27,7 +30,7 @@ class DeviceWeights {
   kernels::DType dtype() const { return dtype_; }
   int64_t bytes() const { return memory_.bytes(); }
   PolicyVersion version() const { return version_; }
-  void* data() const { return memory_.data(); }  // flat
+  void* data() const { return data_; }  // flat
 
   // Device memory, [rows, cols]; data null for kNoParam.
   kernels::TensorView View(ParamId id) const;
@@ -44,10 +47,14 @@ class DeviceWeights {
   void Randomise(uint64_t seed, cudaStream_t stream);
 
  private:
+  DeviceWeights(const ModelSpec& spec, kernels::DType dtype, kernels::cuda::DeviceBuffer memory,
+                std::byte* data);
+
   ModelSpec spec_;
   WeightLayout layout_;
   kernels::DType dtype_;
   kernels::cuda::DeviceBuffer memory_;
+  std::byte* data_;
   PolicyVersion version_ = 0;
 };
 
