@@ -9,6 +9,7 @@
 
 #include <array>
 #include <map>
+#include <string>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/linear/linear_cuda.h"
@@ -22,7 +23,9 @@ constexpr size_t kWorkspaceBytes = LinearLibrary::kWorkspaceBytes;
 cudaDataType TypeOf(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 void Check(cublasStatus_t status, const char* what) {
-  CHECK(status == CUBLAS_STATUS_SUCCESS) << what << ": cuBLASLt says " << status;
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  EndProcess(std::string("the GPU failed: cuBLASLt says ") + std::to_string(status) + " to " +
+             what);
 }
 
 // The functions of cuBLASLt that are used, by their own names.

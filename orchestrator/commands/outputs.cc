@@ -16,6 +16,11 @@ absl::StatusOr<std::unique_ptr<Outputs>> Outputs::Open(const configs::Experiment
   auto outputs = std::make_unique<Outputs>();
   const run::RunPaths& paths = directory.paths();
   ASSIGN_OR_RETURN(outputs->journal, run::Journal::Open(paths.events()));
+  outputs->last_words =
+      std::make_unique<FatalHook>([journal = outputs->journal.get()](std::string_view message) {
+        (void)journal->Write("error", message);
+        (void)journal->Sync();
+      });
   ASSIGN_OR_RETURN(outputs->metrics, run::JsonlSink::Open(paths.metrics(), outputs->journal.get()));
   if (experiment.output.tensorboard) {
     ASSIGN_OR_RETURN(outputs->tensorboard, run::TensorBoardSink::Open(paths.tensorboard()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "configs/experiment.h"
+#include "orchestrator/base/fatal.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/run/console.h"
 #include "orchestrator/run/events.h"
@@ -21,6 +22,8 @@ struct Outputs {
   std::unique_ptr<run::MetricSink> metrics, tensorboard;
   std::unique_ptr<run::Console> console;
   std::unique_ptr<run::TraceWriter> trace;  // null unless output.trace
+  // Notes in the journal what ends the process at once: a failing GPU.
+  std::unique_ptr<FatalHook> last_words;
   bool report = true;
 
   static absl::StatusOr<std::unique_ptr<Outputs>> Open(const configs::Experiment& experiment,

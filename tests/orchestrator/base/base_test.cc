@@ -2,10 +2,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "orchestrator/base/check.h"
+#include "orchestrator/base/fatal.h"
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
@@ -84,6 +88,36 @@ TEST(StatusTest, ReturnIfErrorTakesMembers) {
   EXPECT_TRUE(Holder{}.First().ok());
   EXPECT_EQ((Holder{InvalidInput("a"), InvalidInput("b")}.First().message()), "a");
   EXPECT_EQ((Holder{absl::OkStatus(), InvalidInput("b")}.First().message()), "b");
+}
+
+TEST(FatalDeathTest, TheLastHookHearsItAndTheExitCodeIsOne) {
+  const std::string path = Scratch("last_words");
+  const auto write = [&](const char* who) {
+    return [path, who](std::string_view message) { std::ofstream(path) << who << ": " << message; };
+  };
+  const auto fail = [&] {
+    const FatalHook outer(write("outer"));
+    { const FatalHook gone(write("gone")); }
+    const FatalHook inner(write("inner"));
+    EndProcess("the device is lost");
+  };
+  EXPECT_EXIT(fail(), testing::ExitedWithCode(1), "orrery: error: the device is lost");
+  EXPECT_EQ(*ReadFile(path), "inner: the device is lost");
+}
+
+TEST(FatalDeathTest, ThreadsThatFailTogetherEndOnce) {
+  const std::string path = Scratch("count");
+  const auto fail = [&] {
+    const FatalHook hook([path](std::string_view) {
+      std::ofstream(path, std::ios::app) << "x";
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    });
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) threads.emplace_back([] { EndProcess("lost"); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  EXPECT_EXIT(fail(), testing::ExitedWithCode(1), "lost");
+  EXPECT_EQ(*ReadFile(path), "x");
 }
 
 }  // namespace
