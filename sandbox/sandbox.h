@@ -192,7 +192,8 @@ struct HostLoad {
   int64_t memory_bytes = 0, max_memory_bytes = 0;  // granted
   double cpus = 0, max_cpus = 0;
   int64_t waiting = 0;
-  int64_t warm = 0;  // ready in the pool; they count as free, for they make room when it is needed
+  int64_t blank = 0;  // ready but for an image; they count as nothing
+  int64_t warm = 0;   // ready in the pool; they count as free, for they make room when it is needed
 };
 
 class SandboxHost {

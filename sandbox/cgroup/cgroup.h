@@ -69,6 +69,8 @@ class Group {
   // The folder in version 2, for clone3; and cgroup.procs of each other hierarchy.
   int unified() const { return unified_.get(); }
   std::vector<int> procs() const;
+  // Once the first process is inside; all others are born there.
+  void CloseProcs() { procs_.clear(); }
 
   // A folder below, for one command; `owner` may give birth in it. Its descriptor.
   absl::StatusOr<Descriptor> MakeCommand(const std::string& name, uint32_t owner) const;

@@ -15,7 +15,7 @@ namespace orrery::sandbox {
 
 class IdSlots {
  public:
-  static constexpr int kBlocks = 16, kSlotsPerBlock = 512;
+  static constexpr int kBlocks = 16, kSlotsPerBlock = 1024;
 
   // `folder`: where the lock files are.
   static absl::StatusOr<std::unique_ptr<IdSlots>> Open(const std::string& folder);

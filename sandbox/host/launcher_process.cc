@@ -161,26 +161,43 @@ absl::StatusOr<Frame> LauncherProcess::Ask(MessageType type, const std::string& 
   return Receive();
 }
 
-absl::StatusOr<LauncherProcess::Created> LauncherProcess::TakeCreated(Frame frame) {
+absl::StatusOr<LauncherProcess::Created> LauncherProcess::TakeCreated(Frame frame, bool blank) {
   const auto reply = Decode<CreateReply>(frame.body);
   if (frame.type != static_cast<uint16_t>(MessageType::kCreated) || !reply ||
-      frame.descriptors.size() != 2) {
+      frame.descriptors.size() != (blank ? 1 : 2)) {
     return Failed("the sandbox launcher talks nonsense");
   }
-  return Created{reply->volume, std::move(frame.descriptors[0]), std::move(frame.descriptors[1])};
+  Created created{reply->volume, std::move(frame.descriptors[0]), {}};
+  if (!blank) created.upper = std::move(frame.descriptors[1]);
+  return created;
 }
 
 absl::StatusOr<LauncherProcess::Created> LauncherProcess::Create(
     const CreateRequest& request, const std::vector<int>& descriptors) {
   ASSIGN_OR_RETURN(Frame frame, Ask(MessageType::kCreate, Encode(request), descriptors));
-  return TakeCreated(std::move(frame));
+  return TakeCreated(std::move(frame), request.blank);
+}
+
+absl::StatusOr<LauncherProcess::Created> LauncherProcess::AskForRoot(VolumeAction action,
+                                                                     uint64_t volume,
+                                                                     const CreateRequest& root) {
+  ASSIGN_OR_RETURN(Frame frame,
+                   Ask(MessageType::kVolume, Encode(VolumeRequest{action, volume, root}), {}));
+  return TakeCreated(std::move(frame), false);
 }
 
 absl::StatusOr<LauncherProcess::Created> LauncherProcess::Freeze(uint64_t volume,
                                                                  const CreateRequest& root) {
-  const VolumeRequest request{VolumeAction::kFreeze, volume, root};
-  ASSIGN_OR_RETURN(Frame frame, Ask(MessageType::kVolume, Encode(request), {}));
-  return TakeCreated(std::move(frame));
+  return AskForRoot(VolumeAction::kFreeze, volume, root);
+}
+
+absl::StatusOr<LauncherProcess::Created> LauncherProcess::MakeRoot(const CreateRequest& root) {
+  return AskForRoot(VolumeAction::kMake, 0, root);
+}
+
+absl::Status LauncherProcess::PrepareIds(const CreateRequest& root) {
+  return Ask(MessageType::kVolume, Encode(VolumeRequest{VolumeAction::kPrepare, 0, root}), {})
+      .status();
 }
 
 absl::Status LauncherProcess::Release(uint64_t volume) {

@@ -28,11 +28,14 @@ class LauncherProcess {
 
   struct Created {
     uint64_t volume = 0;
-    Descriptor process;  // pidfd of init; of Freeze the mount of the new root
-    Descriptor upper;    // folder of the upper layer
+    Descriptor process;  // pidfd of init; of Freeze and MakeRoot the mount of the new root
+    Descriptor upper;    // folder of the upper layer; none of a blank sandbox
   };
   absl::StatusOr<Created> Create(const CreateRequest& request, const std::vector<int>& descriptors);
   absl::StatusOr<Created> Freeze(uint64_t volume, const CreateRequest& root);
+  absl::StatusOr<Created> MakeRoot(const CreateRequest& root);
+  // Makes the first MakeRoot of a range of ids as quick as later ones.
+  absl::Status PrepareIds(const CreateRequest& root);
   absl::Status Release(uint64_t volume);
 
  private:
@@ -41,7 +44,9 @@ class LauncherProcess {
   absl::StatusOr<Frame> Ask(MessageType type, const std::string& body,
                             const std::vector<int>& descriptors);
   absl::StatusOr<Frame> Receive();
-  absl::StatusOr<Created> TakeCreated(Frame frame);
+  absl::StatusOr<Created> AskForRoot(VolumeAction action, uint64_t volume,
+                                     const CreateRequest& root);
+  absl::StatusOr<Created> TakeCreated(Frame frame, bool blank);
 
   std::mutex mutex_;
   Descriptor socket_;

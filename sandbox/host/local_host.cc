@@ -15,6 +15,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 #include "sandbox/disk/remove_tree.h"
+#include "sandbox/host/blank_pool.h"
 #include "sandbox/host/control.h"
 #include "sandbox/host/helper_program.h"
 #include "sandbox/host/kernel.h"
@@ -108,6 +109,8 @@ class LocalHost : public SandboxHost {
 
  private:
   absl::Status Admit(const Limits& limits);
+  absl::StatusOr<std::unique_ptr<Sandbox>> Launch(const SandboxOptions& options,
+                                                  std::shared_ptr<const LocalSnapshot> snapshot);
   absl::Status MakeGroups();
   std::vector<SandboxRow> Rows();
   ExecResult ExecById(const std::string& id, const ExecRequest& request);
@@ -116,6 +119,7 @@ class LocalHost : public SandboxHost {
 
   HostResources resources_;
   Descriptor ownership_;
+  std::unique_ptr<BlankPool> blanks_;
   std::unique_ptr<WarmPool> pool_;
   std::unique_ptr<ControlServer> control_;
 };
@@ -146,6 +150,7 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
                                   resources_.options.max_waiting);
   RETURN_IF_ERROR(MakeGroups());
   RETURN_IF_ERROR(StartLaunchers());
+  blanks_ = std::make_unique<BlankPool>(&resources_, options.blanks);
   pool_ = std::make_unique<WarmPool>(&resources_, options.warm_sandboxes);
   ASSIGN_OR_RETURN(
       control_, ControlServer::Start(
@@ -195,13 +200,27 @@ absl::Status LocalHost::StartLaunchers() {
   if (::mkdir(group.c_str(), 0755) != 0) return ErrnoStatus("cannot make", group, errno);
   const Descriptor procs(::open((group + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
   if (!procs.valid()) return ErrnoStatus("cannot open cgroup.procs of", group, errno);
+  const auto start = [&] {
+    return LauncherProcess::Start(program.get(), procs.get(), resources_.seccomp.launcher);
+  };
   for (int i = 0; i < resources_.options.launchers; ++i) {
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<LauncherProcess> launcher,
-        LauncherProcess::Start(program.get(), procs.get(), resources_.seccomp.launcher));
+    ASSIGN_OR_RETURN(std::unique_ptr<LauncherProcess> launcher, start());
     resources_.launchers.push_back(std::move(launcher));
   }
+  if (resources_.options.blanks > 0) {
+    ASSIGN_OR_RETURN(resources_.root_launcher, start());
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Launch(
+    const SandboxOptions& options, std::shared_ptr<const LocalSnapshot> snapshot) {
+  RETURN_IF_ERROR(Admit(options.limits));
+  if (std::unique_ptr<LocalSandbox> blank = blanks_->Take(options)) {
+    RETURN_IF_ERROR(blank->Furnish(options, std::move(snapshot)));
+    return blank;
+  }
+  return LocalSandbox::Launch(&resources_, options, std::move(snapshot));
 }
 
 absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
@@ -209,8 +228,7 @@ absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Fork(
   auto local = std::dynamic_pointer_cast<const LocalSnapshot>(snapshot);
   if (local == nullptr) return InvalidInput("the snapshot is another host's");
   RETURN_IF_ERROR(CheckLimits(options.limits));
-  RETURN_IF_ERROR(Admit(options.limits));
-  return LocalSandbox::Launch(&resources_, options, std::move(local));
+  return Launch(options, std::move(local));
 }
 
 absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Create(const SandboxOptions& options) {
@@ -218,8 +236,7 @@ absl::StatusOr<std::unique_ptr<Sandbox>> LocalHost::Create(const SandboxOptions&
   if (options.warm) {
     if (std::unique_ptr<Sandbox> ready = pool_->Take(options)) return ready;
   }
-  RETURN_IF_ERROR(Admit(options.limits));
-  return LocalSandbox::Launch(&resources_, options, nullptr);
+  return Launch(options, nullptr);
 }
 
 // Where there is no room, the pool makes some before anybody waits.
@@ -241,14 +258,17 @@ HostLoad LocalHost::load() const {
   load.memory_bytes -= pool.memory_bytes;
   load.cpus -= pool.cpus;
   load.warm = pool.warm;
+  load.blank = blanks_->ready();
   return load;
 }
 
 LocalHost::~LocalHost() {
   control_.reset();
   pool_.reset();
+  blanks_.reset();
   if (resources_.admission) resources_.admission->Close();
   resources_.launchers.clear();  // and all that they launched
+  resources_.root_launcher.reset();
   if (resources_.folder.empty()) return;
   RemoveGroupTree(resources_.hierarchies, resources_.cgroup).IgnoreError();
   RemoveTree(resources_.folder).IgnoreError();

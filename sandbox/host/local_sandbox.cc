@@ -63,6 +63,37 @@ absl::StatusOr<std::unique_ptr<LocalSandbox>> LocalSandbox::Launch(
   return sandbox;
 }
 
+absl::StatusOr<std::unique_ptr<LocalSandbox>> LocalSandbox::LaunchBlank(
+    HostResources* resources, const SandboxOptions& options) {
+  auto sandbox = std::unique_ptr<LocalSandbox>(new LocalSandbox(resources));
+  sandbox->options_.limits = options.limits;
+  sandbox->options_.hostname = options.hostname;
+  RETURN_IF_ERROR(sandbox->MakeGroup());
+  CreateRequest request = sandbox->RootRequest(nullptr);
+  request.blank = true;
+  RETURN_IF_ERROR(resources->root_launcher->PrepareIds(request));
+  ASSIGN_OR_RETURN(LauncherProcess::Created created, sandbox->Create(std::move(request)));
+  sandbox->process_ = std::move(created.process);
+  RETURN_IF_ERROR(sandbox->WaitUntilReady());
+  return sandbox;
+}
+
+absl::Status LocalSandbox::Furnish(const SandboxOptions& options,
+                                   std::shared_ptr<const LocalSnapshot> snapshot) {
+  admitted_ = true;
+  StartAge();
+  options_ = options;
+  launcher_ = snapshot ? snapshot->launcher() : resources_->root_launcher.get();
+  below_ = std::move(snapshot);
+  ASSIGN_OR_RETURN(disk_, MakeDisk());
+  ASSIGN_OR_RETURN(LauncherProcess::Created created, launcher_->MakeRoot(RootRequest(disk_.get())));
+  volume_ = created.volume;
+  upper_ = std::move(created.upper);
+  RETURN_IF_ERROR(MoveTo(created.process));
+  resources_->live.Add(id_, this);
+  return absl::OkStatus();
+}
+
 LocalSandbox::~LocalSandbox() {
   Destroy().IgnoreError();
   resources_->live.Remove(id_);
@@ -102,18 +133,33 @@ UpperKind LocalSandbox::Kind() const {
 
 absl::Status LocalSandbox::Begin(const SandboxOptions& options,
                                  std::shared_ptr<const LocalSnapshot> snapshot) {
+  admitted_ = true;
   options_ = options;
-  const uint64_t number = resources_->next_sandbox++;
-  id_ = fmt::format("s{}", number);
-  ASSIGN_OR_RETURN(id_base_, resources_->slots->Take());
-  launcher_ = snapshot ? snapshot->launcher()
-                       : resources_->launchers[number % resources_->launchers.size()].get();
+  RETURN_IF_ERROR(MakeGroup());
+  if (snapshot) launcher_ = snapshot->launcher();
   below_ = std::move(snapshot);
   ASSIGN_OR_RETURN(disk_, MakeDisk());
+  ASSIGN_OR_RETURN(LauncherProcess::Created created, Create(RootRequest(disk_.get())));
+  volume_ = created.volume;
+  process_ = std::move(created.process);
+  upper_ = std::move(created.upper);
+  RETURN_IF_ERROR(WaitUntilReady());
+  resources_->live.Add(id_, this);
+  return absl::OkStatus();
+}
+
+absl::Status LocalSandbox::MakeGroup() {
+  id_ = fmt::format("s{}", resources_->next_sandbox++);
+  ASSIGN_OR_RETURN(id_base_, resources_->slots->Take());
+  // A range of ids has its launcher, which keeps what belongs to the range.
+  launcher_ = resources_->launchers[id_base_ / kIdCount % resources_->launchers.size()].get();
   const Limits& limits = options_.limits;
   ASSIGN_OR_RETURN(group_, Group::Make(resources_->hierarchies, resources_->cgroup + "/" + id_,
                                        {limits.memory_bytes, limits.processes, limits.cpus}));
-  RETURN_IF_ERROR(group_.Delegate(id_base_));
+  return group_.Delegate(id_base_);
+}
+
+absl::StatusOr<LauncherProcess::Created> LocalSandbox::Create(CreateRequest request) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus("cannot make a control socket for", id_, errno);
@@ -123,14 +169,9 @@ absl::Status LocalSandbox::Begin(const SandboxOptions& options,
   SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kConfig), Encode(Config()), {});
   std::vector<int> descriptors = {theirs.get(), group_.unified()};
   for (const int procs : group_.procs()) descriptors.push_back(procs);
-  ASSIGN_OR_RETURN(LauncherProcess::Created created,
-                   launcher_->Create(RootRequest(disk_.get()), descriptors));
-  volume_ = created.volume;
-  process_ = std::move(created.process);
-  upper_ = std::move(created.upper);
-  RETURN_IF_ERROR(WaitUntilReady());
-  resources_->live.Add(id_, this);
-  return absl::OkStatus();
+  absl::StatusOr<LauncherProcess::Created> created = launcher_->Create(request, descriptors);
+  group_.CloseProcs();
+  return created;
 }
 
 CreateRequest LocalSandbox::RootRequest(const UpperDisk* disk) const {
@@ -282,7 +323,7 @@ absl::Status LocalSandbox::Destroy() {
   status.Update(group_.Remove());
   disk_.reset();
   if (id_base_ != 0 && status.ok()) resources_->slots->Give(id_base_);
-  resources_->admission->Leave(ShareOf(options_.limits));
+  if (admitted_) resources_->admission->Leave(ShareOf(options_.limits));
   return status;
 }
 

@@ -59,6 +59,14 @@ class LocalSandbox : public Sandbox {
   static absl::StatusOr<std::unique_ptr<LocalSandbox>> Launch(
       HostResources* resources, const SandboxOptions& options,
       std::shared_ptr<const LocalSnapshot> snapshot);
+  // All of a sandbox but its image: its namespaces, groups and init. Nothing can be asked of it but
+  // Furnish. Not admitted.
+  static absl::StatusOr<std::unique_ptr<LocalSandbox>> LaunchBlank(HostResources* resources,
+                                                                   const SandboxOptions& options);
+  // A blank becomes the sandbox that Launch gives. REQUIRES: it is admitted from now on; the limits
+  // and the host name are those of LaunchBlank, and the image needs no emulator.
+  absl::Status Furnish(const SandboxOptions& options,
+                       std::shared_ptr<const LocalSnapshot> snapshot);
   ~LocalSandbox() override;
 
   const std::string& id() const override { return id_; }
@@ -98,6 +106,9 @@ class LocalSandbox : public Sandbox {
 
   explicit LocalSandbox(HostResources* resources) : resources_(resources) {}
   absl::Status Begin(const SandboxOptions& options, std::shared_ptr<const LocalSnapshot> snapshot);
+  absl::Status MakeGroup();
+  absl::StatusOr<LauncherProcess::Created> Create(CreateRequest request);
+  absl::Status MoveTo(const Descriptor& root);
   absl::StatusOr<std::shared_ptr<UpperDisk>> MakeDisk();
   UpperKind Kind() const;
   CreateRequest RootRequest(const UpperDisk* disk) const;
@@ -132,6 +143,7 @@ class LocalSandbox : public Sandbox {
   std::atomic<uint64_t> next_command_{1};
   std::atomic<int> running_{0};
   std::atomic<bool> destroyed_{false};
+  bool admitted_ = false;
 };
 
 }  // namespace orrery::sandbox

@@ -29,17 +29,20 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> LocalSandbox::TakeSnapshot() {
   below_ = snapshot;
   volume_ = created.volume;
   upper_ = std::move(created.upper);
-  SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kRemount), {},
-            {created.process.get()});
+  RETURN_IF_ERROR(MoveTo(created.process));
+  return std::shared_ptr<const Snapshot>(snapshot);
+}
+
+// Init, and what it starts from now on, has the mount for its root.
+absl::Status LocalSandbox::MoveTo(const Descriptor& root) {
+  SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kRemount), {}, {root.get()});
   Frame frame;
   if (ReceiveFrame(control_.get(), receiver_, frame) != 0) {
-    return Unavailable("sandbox {} has ended during a snapshot", id_);
+    return Unavailable("sandbox {} has ended while it took a new root", id_);
   }
-  if (frame.type == static_cast<uint16_t>(MessageType::kDone)) {
-    return std::shared_ptr<const Snapshot>(snapshot);
-  }
+  if (frame.type == static_cast<uint16_t>(MessageType::kDone)) return absl::OkStatus();
   const auto failure = Decode<Failure>(frame.body);
-  return failure ? ToStatus(*failure) : Failed("init talks nonsense");
+  return Annotate(failure ? ToStatus(*failure) : Failed("init talks nonsense"), "sandbox " + id_);
 }
 
 absl::StatusOr<FolderStack> LocalSandbox::Folders() const {

@@ -28,6 +28,7 @@ struct HostResources {
   std::unique_ptr<IdSlots> slots;
   std::unique_ptr<LoopImages> loop_images;  // of DiskBackend::kLoop
   std::vector<std::unique_ptr<LauncherProcess>> launchers;
+  std::unique_ptr<LauncherProcess> root_launcher;  // of blanks' roots; none without blanks
   std::unique_ptr<Admission> admission;
   std::atomic<uint64_t> next_sandbox{0};
   LiveSandboxes live;

@@ -1,4 +1,4 @@
-// After a snapshot a sandbox goes on above its frozen files, on a new root.
+// A new root: of a blank sandbox its first one, after a snapshot one above the frozen files.
 #pragma once
 
 #include "sandbox/protocol/error.h"

@@ -36,7 +36,12 @@ class Launcher {
   Error Create(const CreateRequest& request, std::vector<Descriptor>& descriptors);
   Error Change(const VolumeRequest& request);
   Error Freeze(const VolumeRequest& request);
+  Error MakeForBlank(const CreateRequest& request);
+  Error PrepareIds(const CreateRequest& request);
   Error FindFrozen(const CreateRequest& request, std::vector<const Volume*>& frozen);
+  Error MakeBlankRoot(const CreateRequest& request, Descriptor& root);
+  Error MakeVolumeAndRoot(const CreateRequest& request, Volume& volume, Descriptor& root);
+  void ReplyVolume(Volume volume, int descriptor);
   Error MountDevices(uint32_t id_base, Descriptor& devices);
   Error Clone(const EnterArguments& arguments, int cgroup, Descriptor& pidfd, pid_t& pid);
   int Reply(MessageType type, const std::string& body, const std::vector<int>& descriptors);
@@ -141,14 +146,26 @@ Error JoinCgroups(pid_t pid, const std::vector<Descriptor>& descriptors, size_t 
   return {};
 }
 
-Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& descriptors) {
-  if (descriptors.size() < 2 || request.layers.empty()) return {EPROTO, "an incomplete request"};
+// What a blank sandbox has for a root: the lowest layer, read-only.
+Error Launcher::MakeBlankRoot(const CreateRequest& request, Descriptor& root) {
+  int layer = -1;
+  ORRERY_TRY(layer_mounts_.Get(request.layers.front(), request.id_base, layer));
+  return CloneMount(layer, "", root);
+}
+
+Error Launcher::MakeVolumeAndRoot(const CreateRequest& request, Volume& volume, Descriptor& root) {
   std::vector<const Volume*> frozen;
   ORRERY_TRY(FindFrozen(request, frozen));
-  Volume volume;
   ORRERY_TRY(MakeVolume(request, request.layers.back(), volume));
+  return MakeRoot(request, frozen, volume, id_maps_, layer_mounts_, root);
+}
+
+Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& descriptors) {
+  if (descriptors.size() < 2 || request.layers.empty()) return {EPROTO, "an incomplete request"};
+  Volume volume;
   Descriptor root, devices;
-  ORRERY_TRY(MakeRoot(request, frozen, volume, id_maps_, layer_mounts_, root));
+  ORRERY_TRY(request.blank ? MakeBlankRoot(request, root)
+                           : MakeVolumeAndRoot(request, volume, root));
   ORRERY_TRY(MountDevices(request.id_base, devices));
   int go[2];
   if (::pipe2(go, O_CLOEXEC) != 0) return LastError("pipe");
@@ -165,31 +182,56 @@ Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& de
     ::kill(pid, SIGKILL);
     return error;
   }
+  if (request.blank) {
+    Reply(MessageType::kCreated, Encode(CreateReply{}), {pidfd.get()});
+  } else {
+    ReplyVolume(std::move(volume), pidfd.get());
+  }
+  return {};
+}
+
+void Launcher::ReplyVolume(Volume volume, int descriptor) {
   const uint64_t id = next_volume_++;
   Volume& kept = volumes_[id] = std::move(volume);
-  Reply(MessageType::kCreated, Encode(CreateReply{id}), {pidfd.get(), kept.upper.get()});
-  return {};
+  Reply(MessageType::kCreated, Encode(CreateReply{id}), {descriptor, kept.upper.get()});
 }
 
 Error Launcher::Freeze(const VolumeRequest& request) {
   const auto found = volumes_.find(request.volume);
   if (found == volumes_.end()) return {ENOENT, "no such volume"};
   found->second.frozen = true;
-  std::vector<const Volume*> frozen;
-  ORRERY_TRY(FindFrozen(request.root, frozen));
+  return MakeForBlank(request.root);
+}
+
+Error Launcher::MakeForBlank(const CreateRequest& request) {
+  if (request.layers.empty()) return {EPROTO, "an incomplete request"};
   Volume volume;
-  ORRERY_TRY(MakeVolume(request.root, request.root.layers.back(), volume));
   Descriptor root;
-  ORRERY_TRY(MakeRoot(request.root, frozen, volume, id_maps_, layer_mounts_, root));
-  const uint64_t id = next_volume_++;
-  Volume& kept = volumes_[id] = std::move(volume);
-  Reply(MessageType::kCreated, Encode(CreateReply{id}), {root.get(), kept.upper.get()});
+  ORRERY_TRY(MakeVolumeAndRoot(request, volume, root));
+  ReplyVolume(std::move(volume), root.get());
   return {};
 }
 
+Error Launcher::PrepareIds(const CreateRequest& request) {
+  if (request.layers.empty()) return {EPROTO, "an incomplete request"};
+  int unused = -1;
+  ORRERY_TRY(id_maps_.Get(kUpperIdBase, request.id_base, unused));
+  return layer_mounts_.Get(request.layers.front(), request.id_base, unused);
+}
+
 Error Launcher::Change(const VolumeRequest& request) {
-  if (request.action == VolumeAction::kFreeze) return Freeze(request);
-  volumes_.erase(request.volume);
+  switch (request.action) {
+    case VolumeAction::kFreeze:
+      return Freeze(request);
+    case VolumeAction::kMake:
+      return MakeForBlank(request.root);
+    case VolumeAction::kPrepare:
+      ORRERY_TRY(PrepareIds(request.root));
+      break;
+    case VolumeAction::kRelease:
+      volumes_.erase(request.volume);
+      break;
+  }
   Reply(MessageType::kDone, {}, {});
   return {};
 }

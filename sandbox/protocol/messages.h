@@ -4,7 +4,7 @@
 //   host -> launcher   LauncherConfig first of all; then
 //                      CreateRequest  (descriptors: init's end of the control socket, the folder of
 //                                      the sandbox's v2 cgroup, its v1 cgroup.procs files)
-//                      VolumeRequest  release or freeze an upper layer
+//                      VolumeRequest  make, release or freeze an upper layer
 //   launcher -> host   CreateReply    (descriptors: pidfd of init, the upper layer's folder)
 //                      Failure
 //   host -> init       InitConfig     first of all, sent before init exists
@@ -62,6 +62,9 @@ struct Failure {
 
 struct CreateRequest {
   static constexpr MessageType kType = MessageType::kCreate;
+  // Everything but a root of its own, which comes later as after a snapshot (kRemount). The reply
+  // has no volume. REQUIRES: no emulator.
+  bool blank = false;
   std::string hostname;
   uint32_t id_base = 0;             // host id of the sandbox's root
   std::vector<std::string> layers;  // lowest first
@@ -77,7 +80,7 @@ struct CreateRequest {
   std::string emulator, binfmt_rule;
   template <typename Visitor>
   void Fields(Visitor visit) {
-    visit(hostname), visit(id_base), visit(layers), visit(frozen), visit(upper);
+    visit(blank), visit(hostname), visit(id_base), visit(layers), visit(frozen), visit(upper);
     visit(upper_bytes), visit(upper_inodes), visit(upper_path);
     visit(shm_bytes), visit(max_terminals), visit(max_user_objects), visit(cpus);
     visit(emulator), visit(binfmt_rule);
@@ -98,13 +101,16 @@ enum class VolumeAction : uint8_t {
   // Takes a sandbox's upper layer as a frozen one and gives the sandbox a new root above it: the
   // reply carries the new root's mount and the new upper folder.
   kFreeze,
+  kMake,     // an upper layer and a root, for a blank sandbox; the same reply
+  kPrepare,  // does ahead what the first root of a range of ids needs
 };
 
 struct VolumeRequest {
   static constexpr MessageType kType = MessageType::kVolume;
   VolumeAction action = VolumeAction::kRelease;
   uint64_t volume = 0;
-  CreateRequest root;  // of kFreeze: how the new root is made; `frozen` ends with `volume`
+  // How the new root is made. Of kFreeze: `frozen` ends with `volume`.
+  CreateRequest root;
   template <typename Visitor>
   void Fields(Visitor visit) {
     visit(action), visit(volume);

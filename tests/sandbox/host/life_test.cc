@@ -20,8 +20,10 @@ class LifeTest : public HostTest {
 
 TEST_F(LifeTest, NothingIsLeftAfterEpisodes) {
   LiveAtOnce(host_.get(), options_, 4, 20);
+  ASSERT_TRUE(WaitForBlanks(host_.get(), options_, 3));
   const int before = CountDescriptors();
   LiveAtOnce(host_.get(), options_, 8, 80);
+  ASSERT_TRUE(WaitForBlanks(host_.get(), options_, 3));
   EXPECT_EQ(CountDescriptors(), before);
   EXPECT_EQ(host_->load().sandboxes, 0);
   host_.reset();

@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "sandbox/cgroup/cgroup.h"
 #include "sandbox/host/local_host.h"
@@ -42,6 +44,7 @@ inline HostOptions TestOptions(const WorkFolder& work) {
   options.state_folder = work.path() + "/state";
   options.cgroup = "orrery-test-" + std::to_string(::getpid());
   options.launchers = 2;
+  options.blanks = 3;
   options.memory_bytes = int64_t{4} << 30;
   return options;
 }
@@ -75,11 +78,21 @@ class HostTest : public testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "sandboxes need root";
     auto host = MakeLocalHost(TestOptions(work_));
     if (!host.ok()) GTEST_SKIP() << "no sandboxes here: " << host.status();
-    host_ = Wrap(*std::move(host));
     options_.image.layers = {MakeBusyboxImage(work_.path() + "/image")};
     if (options_.image.layers[0].empty()) GTEST_SKIP() << "no static busybox (busybox-static)";
-    const auto probe = host_->Create(options_);
+    const auto probe = (*host)->Create(options_);
     if (!probe.ok()) GTEST_SKIP() << "no sandboxes here: " << probe.status();
+    ASSERT_TRUE(WaitForBlanks(host->get(), options_, 3));
+    host_ = Wrap(*std::move(host));
+  }
+
+  // So that most tests run in sandboxes that were blanks; those with limits of their own do not.
+  static bool WaitForBlanks(SandboxHost* host, const SandboxOptions& options, int64_t count) {
+    host->Create(options).status().IgnoreError();  // a second time: they are wanted
+    for (int i = 0; i < 4000 && host->load().blank != count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return host->load().blank == count;
   }
 
   // The same tests run once more through a service and its client (tests/sandbox/remote).
