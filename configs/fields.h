@@ -339,6 +339,12 @@ void ForEach(TrainerConfig& c, V& v) {
   v(c.recompute, Field("recompute", "activations are kept, or computed again block by block")
                      .OneOf({"none", "block"}));
   v(c.share_prefix, Field("share_prefix", "compute a group's prompt once"));
+  v(c.routing_replay,
+    Field("routing_replay",
+          "rollout: a model with experts is trained with the experts that its tokens were sampled "
+          "with (R3), weighed by its own router; no effect where run.numerics is exact and "
+          "optimizer_steps_per_rollout 1")
+        .OneOf({"off", "rollout"}));
 }
 
 template <typename V>

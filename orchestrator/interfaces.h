@@ -37,6 +37,7 @@ struct GenerationRequest {
   std::vector<uint64_t> seeds;  // one a response
   // New tokens each response may have, where they differ; empty: sampling.max_new_tokens for all.
   std::vector<int64_t> new_token_limits;
+  bool return_routed_experts = false;  // refused by a model without experts
 
   int64_t new_tokens(size_t response) const {
     return new_token_limits.empty() ? sampling.max_new_tokens : new_token_limits[response];
@@ -50,6 +51,8 @@ struct Generation {
   FinishReason finish_reason = FinishReason::kStop;
   std::string error;  // where kRejected
   double entropy_sum = 0;
+  // Where asked for: of the prompt and all tokens but the last. Aborted early: of fewer.
+  RoutedExperts routed_experts;
 };
 
 using RequestId = uint64_t;

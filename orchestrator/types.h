@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,9 +42,36 @@ enum class FinishReason : uint8_t {
   kRejected,  // never ran: the request cannot be served (error says why)
 };
 
+// Which experts computed the tokens of one sequence, as the sampler's router chose them: for each
+// position and layer with experts top_k ids, largest weight first. Of a position that was computed
+// more than once (preemption, later turns) the first computation counts: its log-prob is the one
+// that was recorded. The last token of a sequence was never computed and has none.
+struct RoutedExperts {
+  int32_t num_layers = 0;  // with experts
+  int32_t top_k = 0;
+  int32_t id_bytes = 1;  // of an id: 1, or 2 (low byte first) beyond 256 experts
+  // Positions from 0 on; the responses to one prompt share it. Null: none.
+  std::shared_ptr<const std::vector<uint8_t>> prompt;
+  std::vector<uint8_t> rest;  // of the positions that follow
+
+  int64_t token_bytes() const { return int64_t{num_layers} * top_k * id_bytes; }
+  int64_t prompt_bytes() const {
+    return prompt == nullptr ? 0 : static_cast<int64_t>(prompt->size());
+  }
+  int64_t num_bytes() const { return prompt_bytes() + static_cast<int64_t>(rest.size()); }
+  int64_t num_positions() const { return token_bytes() == 0 ? 0 : num_bytes() / token_bytes(); }
+  // REQUIRES: position < num_positions(). No position lies on both parts.
+  const uint8_t* At(int64_t position) const {
+    const int64_t offset = position * token_bytes();
+    return offset < prompt_bytes() ? prompt->data() + offset
+                                   : rest.data() + (offset - prompt_bytes());
+  }
+};
+
 struct Sample {
   std::vector<Segment> segments;
   FinishReason finish_reason = FinishReason::kStop;
+  std::shared_ptr<const RoutedExperts> routed_experts;  // null: nobody asked for them
 
   bool truncated() const { return finish_reason == FinishReason::kLength; }
   size_t num_tokens() const {
@@ -131,6 +159,7 @@ struct TrainingSequence {
   std::vector<float> rollout_logprobs;    // 0 where loss_mask is 0
   std::vector<float> advantages;          // per token; constant over an episode for GRPO
   std::vector<float> reference_logprobs;  // empty unless a reference model is configured
+  std::shared_ptr<const RoutedExperts> routed_experts;  // of the sampler, for routing replay
   // Trained tokens of the whole episode (all its samples): the loss denominator they share.
   int64_t episode_tokens = 0;
 };
@@ -163,6 +192,13 @@ struct TrainStats {
   };
   std::optional<Correction> correction;
   std::optional<double> opsm_masked;  // share of trained tokens that sequence masking left out
+  // Of routing replay, at the sampling weights: the share of (token, layer with experts) whose own
+  // top k would be another set of experts; and the train-rollout KL of the rollout's first
+  // micro-batch with the trainer's own routing and with the replayed one.
+  struct RoutingReplay {
+    double differing = 0, own_routing_kl = 0, replayed_kl = 0;
+  };
+  std::optional<RoutingReplay> routing_replay;
   // Sampler against the trainer's own forward at the sampling weights, before the first optimizer
   // step of the rollout (DESIGN section 5).
   double train_rollout_kl = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/thread_pool.h"
+#include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::rollout {
@@ -61,7 +62,15 @@ void CpuExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws
   while (ops_.size() < shards.size()) {
     ops_.push_back(std::make_unique<InferenceOps>(&weights_, &cache_, &rope_));
   }
-  results_.assign(draws.size(), {});
+  result_ = {};
+  result_.samples.resize(draws.size());
+  if (WantsRoutedExperts(pass)) {
+    const model::ModelSpec& spec = weights_.spec();
+    int64_t rows = 0;
+    for (const Work& w : pass) rows += w.count;
+    result_.routed_experts.resize(static_cast<size_t>(
+        rows * spec.num_moe_layers() * spec.experts_per_token * spec.expert_id_bytes()));
+  }
   kernels::ParallelFor(static_cast<int64_t>(shards.size()),
                        [&](int64_t i) { RunShard(pass, draws, &shards[i], ops_[i].get()); });
 }
@@ -80,16 +89,18 @@ std::vector<CpuExecutor::Shard> CpuExecutor::CutIntoShards(std::span<const Work>
     most = std::max(kLeastShardRows, (total + count - 1) / count);
   }
   std::vector<Shard> shards;
-  int64_t rows = 0;
+  int64_t rows = 0, first_row = 0;
   size_t draw = 0;
   for (size_t i = 0; i < pass.size(); ++i) {
     if (shards.empty() || (rows > 0 && rows + pass[i].count > most)) {
       shards.emplace_back();
+      shards.back().first_row = first_row;
       rows = 0;
     }
     Shard& shard = shards.back();
     shard.work.push_back(i);
     rows += pass[i].count;
+    first_row += pass[i].count;
     for (; draw < draws.size() && draws[draw].work == i; ++draw) shard.draws.push_back(draw);
   }
   return shards;
@@ -117,6 +128,25 @@ void CpuExecutor::FillShard(std::span<const Work> pass, Shard* shard) const {
   }
 }
 
+// From [layers with experts, rows of the shard, top_k] to bytes by row.
+void CpuExecutor::TakeRoutedExperts(const Shard& shard, const InferenceOps& ops) {
+  const model::ModelSpec& spec = weights_.spec();
+  const int64_t layers = spec.num_moe_layers(), k = spec.experts_per_token;
+  const int64_t id_bytes = spec.expert_id_bytes();
+  const int64_t rows = static_cast<int64_t>(shard.token_ids.size());
+  const std::vector<int32_t>& ids = ops.routed_experts();
+  CHECK_EQ(static_cast<int64_t>(ids.size()), layers * rows * k);
+  uint8_t* to = result_.routed_experts.data() + shard.first_row * layers * k * id_bytes;
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      for (int64_t s = 0; s < k; ++s) {
+        const int32_t id = ids[(layer * rows + t) * k + s];
+        for (int64_t b = 0; b < id_bytes; ++b) *to++ = static_cast<uint8_t>(id >> (8 * b));
+      }
+    }
+  }
+}
+
 void CpuExecutor::RunShard(std::span<const Work> pass, std::span<const Draw> draws, Shard* shard,
                            InferenceOps* ops) {
   FillShard(pass, shard);
@@ -126,6 +156,7 @@ void CpuExecutor::RunShard(std::span<const Work> pass, std::span<const Draw> dra
   batch.slots = shard->slots;
   batch.sequences = shard->spans;
   const model::Value hidden = model::Forward(weights_.spec(), weights_.layout(), batch, *ops);
+  if (!result_.routed_experts.empty()) TakeRoutedExperts(*shard, *ops);
   const kernels::TensorView logits = ops->Logits(hidden, shard->logit_rows);
   // Rows of logits by the Work they belong to.
   std::vector<int64_t> row_of(pass.size(), -1);
@@ -140,7 +171,7 @@ void CpuExecutor::RunShard(std::span<const Work> pass, std::span<const Draw> dra
     const Draw& draw = draws[shard->draws[i]];
     const std::span<const float> row(logits.f32(row_of[draw.work]),
                                      static_cast<size_t>(logits.cols));
-    results_[shard->draws[i]] = Sample(draw, row, &scratch);
+    result_.samples[shard->draws[i]] = Sample(draw, row, &scratch);
   });
 }
 

@@ -33,12 +33,13 @@ class CpuExecutor : public PassExecutor {
   int depth() const override { return 1; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
               const Copies& copies) override;
-  std::vector<kernels::SampleResult> Collect() override { return std::move(results_); }
+  PassResult Collect() override { return std::move(result_); }
 
  private:
   // Rows of one shard, ready for Forward.
   struct Shard {
     std::vector<size_t> work;  // indices in the pass
+    int64_t first_row = 0;     // of the pass
     std::vector<int32_t> token_ids, positions, slots;
     std::vector<kernels::SequenceSpan> spans;
     std::vector<int32_t> logit_rows;  // one a Work that samples
@@ -46,6 +47,8 @@ class CpuExecutor : public PassExecutor {
   };
   std::vector<Shard> CutIntoShards(std::span<const Work> pass, std::span<const Draw> draws) const;
   void FillShard(std::span<const Work> pass, Shard* shard) const;
+  // The experts of the shard's rows into the pass's result.
+  void TakeRoutedExperts(const Shard& shard, const InferenceOps& ops);
   void RunShard(std::span<const Work> pass, std::span<const Draw> draws, Shard* shard,
                 InferenceOps* ops);
 
@@ -54,7 +57,7 @@ class CpuExecutor : public PassExecutor {
   const kernels::RopeTable rope_;
   KvCache cache_;
   std::vector<std::unique_ptr<InferenceOps>> ops_;  // one a shard
-  std::vector<kernels::SampleResult> results_;
+  PassResult result_;                               // of the last pass
 };
 
 }  // namespace orrery::rollout

@@ -176,6 +176,9 @@ absl::Status Engine::Admit(const GenerationRequest& request) const {
           id, vocabulary);
     }
   }
+  if (request.return_routed_experts && !executor_->spec().has_moe()) {
+    return InvalidInput("routed experts are asked of a model without experts");
+  }
   if (!request.sampling.stop.empty() && codec_ == nullptr) {
     return InvalidInput("stop strings need a tokenizer; give stop_token_ids");
   }
@@ -220,17 +223,31 @@ std::vector<Draw> Engine::DrawsOf(std::span<const Work> pass) const {
   return draws;
 }
 
+std::vector<Engine::PendingRows> Engine::RowsOf(std::span<const Work> pass) const {
+  std::vector<PendingRows> rows;
+  int64_t first_row = 0;
+  for (const Work& w : pass) {
+    if (w.request->what.return_routed_experts) {
+      const int64_t response = w.response == nullptr ? -1 : static_cast<int64_t>(w.response->index);
+      rows.push_back({w.request->id, response, w.first_position, w.count, first_row});
+    }
+    first_row += w.count;
+  }
+  return rows;
+}
+
 void Engine::LaunchPass(std::span<const Work> pass, const Copies& copies) {
   const std::vector<Draw> draws = DrawsOf(pass);
   executor_->Launch(pass, draws, copies);
-  std::vector<PendingDraw> pending;
-  pending.reserve(draws.size());
+  InFlight launched;
+  launched.draws.reserve(draws.size());
   for (const Draw& draw : draws) {
-    draw.response->pending_draw = static_cast<int32_t>(pending.size());
+    draw.response->pending_draw = static_cast<int32_t>(launched.draws.size());
     ++draw.response->num_pending;
-    pending.push_back({draw.request->id, draw.response->index});
+    launched.draws.push_back({draw.request->id, draw.response->index});
   }
-  in_flight_.push_back(std::move(pending));
+  launched.rows = RowsOf(pass);
+  in_flight_.push_back(std::move(launched));
   scheduler_.Done(pass);
   Count(pass);
 }
@@ -252,11 +269,34 @@ void Engine::Count(std::span<const Work> pass) {
   }
 }
 
+// Positions that were recorded before are computed again here, after a preemption: the tokens that
+// follow them were drawn from the first computation.
+void Engine::TakeRoutedExperts(const PendingRows& rows, std::span<const uint8_t> experts) {
+  Request* request = scheduler_.Find(rows.request);
+  if (request == nullptr) return;
+  const bool of_prompt = rows.response < 0;
+  Response* response = of_prompt ? nullptr : &request->responses[rows.response];
+  if (response != nullptr && response->finished) return;
+  std::vector<uint8_t>& record =
+      of_prompt ? *request->prompt_experts : response->generation.routed_experts.rest;
+  const model::ModelSpec& spec = executor_->spec();
+  const int64_t bytes = spec.num_moe_layers() * spec.experts_per_token * spec.expert_id_bytes();
+  const int64_t start = rows.first_position - (of_prompt ? 0 : request->prompt_size());
+  const int64_t known = static_cast<int64_t>(record.size()) / bytes - start;
+  CHECK_GE(known, 0);  // nothing is left out
+  if (known >= rows.count) return;
+  const auto from = experts.begin() + (rows.first_row + known) * bytes;
+  record.insert(record.end(), from, from + (rows.count - known) * bytes);
+}
+
 void Engine::CollectPass() {
-  const std::vector<SampleResult> results = executor_->Collect();
-  const std::vector<PendingDraw> draws = std::move(in_flight_.front());
+  const PassResult result = executor_->Collect();
+  const std::vector<SampleResult>& results = result.samples;
+  const InFlight collected = std::move(in_flight_.front());
+  const std::vector<PendingDraw>& draws = collected.draws;
   in_flight_.pop_front();
   CHECK_EQ(results.size(), draws.size());
+  for (const PendingRows& rows : collected.rows) TakeRoutedExperts(rows, result.routed_experts);
   for (size_t i = 0; i < draws.size(); ++i) {
     // Ended meanwhile, by a stop token of the pass before or by an abort: the token is not wanted.
     Request* request = scheduler_.Find(draws[i].request);
@@ -322,6 +362,15 @@ void Engine::FinishResponse(Request* request, Response* response, FinishReason r
   {
     std::lock_guard lock(mutex_);
     stats_.generated_tokens += static_cast<int64_t>(response->generation.token_ids.size());
+  }
+  if (request->what.return_routed_experts) {
+    const model::ModelSpec& spec = executor_->spec();
+    RoutedExperts& experts = response->generation.routed_experts;
+    experts.num_layers = static_cast<int32_t>(spec.num_moe_layers());
+    experts.top_k = static_cast<int32_t>(spec.experts_per_token);
+    experts.id_bytes = spec.expert_id_bytes();
+    experts.prompt = request->prompt_experts;
+    experts.rest.shrink_to_fit();
   }
   deliveries_.push_back({request->on_done, response->index, std::move(response->generation)});
   scheduler_.Finish(request, response);

@@ -58,6 +58,17 @@ class Engine : public RolloutEngine, public WeightReceiver {
     RequestId request;
     size_t response;
   };
+  // Rows of a pass in flight whose experts somebody asked for.
+  struct PendingRows {
+    RequestId request;
+    int64_t response;  // -1: of the prompt
+    int64_t first_position, count;
+    int64_t first_row;  // of the pass
+  };
+  struct InFlight {
+    std::vector<PendingDraw> draws;
+    std::vector<PendingRows> rows;
+  };
   struct Delivery {
     OnDone on_done;
     size_t index;
@@ -77,6 +88,8 @@ class Engine : public RolloutEngine, public WeightReceiver {
   void CollectPass();
   void Drain();
   std::vector<Draw> DrawsOf(std::span<const Work> pass) const;
+  std::vector<PendingRows> RowsOf(std::span<const Work> pass) const;
+  void TakeRoutedExperts(const PendingRows& rows, std::span<const uint8_t> experts);
   void Count(std::span<const Work> pass);
   void Take(Request* request, Response* response, const kernels::SampleResult& result);
   bool HitsStopString(const Request& request, const Response& response) const;
@@ -88,8 +101,8 @@ class Engine : public RolloutEngine, public WeightReceiver {
   const TextCodec* codec_;
   const SchedulerLimits limits_;
   Scheduler scheduler_;
-  std::deque<std::vector<PendingDraw>> in_flight_;  // of the engine's thread
-  std::vector<Delivery> deliveries_;                // of the engine's thread
+  std::deque<InFlight> in_flight_;    // of the engine's thread
+  std::vector<Delivery> deliveries_;  // of the engine's thread
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;

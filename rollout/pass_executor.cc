@@ -1,8 +1,15 @@
 #include "rollout/pass_executor.h"
 
+#include <algorithm>
+
 #include "orchestrator/base/status.h"
 
 namespace orrery::rollout {
+
+bool WantsRoutedExperts(std::span<const Work> pass) {
+  return std::any_of(pass.begin(), pass.end(),
+                     [](const Work& w) { return w.request->what.return_routed_experts; });
+}
 
 absl::Status CheckHolds(const model::WeightStore& store, PolicyVersion version) {
   if (store.in_update() || store.version() != version) {

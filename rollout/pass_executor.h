@@ -7,6 +7,7 @@
 // the executor feeds them on. The engine's thread alone calls.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,17 @@ struct Draw {
   Request* request = nullptr;
   Response* response = nullptr;
 };
+
+// What a pass gives back.
+struct PassResult {
+  std::vector<kernels::SampleResult> samples;  // one a draw, in order
+  // Where a Work of the pass asked for them: the experts of all its rows, Work after Work,
+  // [rows, layers with experts, top_k] ids as RoutedExperts has them. Else empty.
+  std::vector<uint8_t> routed_experts;
+};
+
+// Whether somebody in the pass asked for the experts.
+bool WantsRoutedExperts(std::span<const Work> pass);
 
 // Ok where the store holds this version, whole.
 absl::Status CheckHolds(const model::WeightStore& store, PolicyVersion version);
@@ -48,8 +60,8 @@ class PassExecutor {
   // Pointers are valid during the call. REQUIRES: fewer than depth() in flight.
   virtual void Launch(std::span<const Work> pass, std::span<const Draw> draws,
                       const Copies& copies) = 0;
-  // Results of the oldest pass in flight, one a draw, in order. Waits for them.
-  virtual std::vector<kernels::SampleResult> Collect() = 0;
+  // Of the oldest pass in flight. Waits for it.
+  virtual PassResult Collect() = 0;
 };
 
 }  // namespace orrery::rollout

@@ -61,6 +61,9 @@ Request* Scheduler::Add(RequestId id, GenerationRequest what, RolloutEngine::OnD
   request->responses.resize(what.seeds.size());
   for (size_t i = 0; i < request->responses.size(); ++i) request->responses[i].index = i;
   request->num_unfinished = request->responses.size();
+  if (what.return_routed_experts) {
+    request->prompt_experts = std::make_shared<std::vector<uint8_t>>();
+  }
   request->what = std::move(what);
   Request* raw = request.get();
   requests_.emplace(id, std::move(request));

@@ -49,6 +49,7 @@ struct Request {
   RolloutEngine::OnDone on_done;
   std::vector<int32_t> prompt_blocks;
   int64_t prompt_computed = 0;
+  std::shared_ptr<std::vector<uint8_t>> prompt_experts;  // where asked for (RoutedExperts::prompt)
   std::vector<Response> responses;
   size_t num_unfinished = 0;
 

@@ -40,6 +40,8 @@ struct ExecutorOptions {
 struct TokenScores {
   std::span<const float> logprobs, entropies;
   int64_t bad = -1;  // the first target whose logits are not finite
+  // Routing replay: of (row, layer with experts), those whose own top k is another set of experts.
+  int64_t differing_routing = 0;
 };
 
 enum class WeightsOf : uint8_t { kPolicy, kReference };

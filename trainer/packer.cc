@@ -18,14 +18,24 @@ struct Family {
 // The last token of a sequence predicts nothing: it is not computed.
 int64_t NumRows(const TrainingSequence& s) { return static_cast<int64_t>(s.token_ids.size()) - 1; }
 
-bool SamePrefix(const TrainingSequence& a, const TrainingSequence& b, int64_t n) {
+bool SameRouting(const RoutedExperts& a, const RoutedExperts& b, int64_t positions) {
+  const int64_t bytes = positions * a.token_bytes();
+  if (a.prompt == b.prompt && a.prompt_bytes() >= bytes) return true;
+  for (int64_t p = 0; p < positions; ++p) {
+    if (!std::equal(a.At(p), a.At(p) + a.token_bytes(), b.At(p))) return false;
+  }
+  return true;
+}
+
+bool SamePrefix(const TrainingSequence& a, const TrainingSequence& b, int64_t n, bool replay) {
   return NumRows(a) >= n && NumRows(b) >= n &&
-         std::equal(a.token_ids.begin(), a.token_ids.begin() + n, b.token_ids.begin());
+         std::equal(a.token_ids.begin(), a.token_ids.begin() + n, b.token_ids.begin()) &&
+         (!replay || SameRouting(*a.routed_experts, *b.routed_experts, n));
 }
 
 // The longest run from `first` on that may be computed together within max_tokens.
 Family NextFamily(std::span<const TrainingSequence> sequences, size_t first, int64_t max_tokens,
-                  bool share) {
+                  bool share, bool replay) {
   const TrainingSequence& head = sequences[first];
   const int64_t prefix = share ? std::min<int64_t>(head.shared_prefix, NumRows(head)) : 0;
   Family family{first, 1, 0};
@@ -34,7 +44,7 @@ Family NextFamily(std::span<const TrainingSequence> sequences, size_t first, int
   while (first + family.count < sequences.size()) {
     const TrainingSequence& next = sequences[first + family.count];
     if (next.group_id != head.group_id || next.shared_prefix != head.shared_prefix ||
-        !SamePrefix(head, next, prefix) || tokens + NumRows(next) - prefix > max_tokens) {
+        !SamePrefix(head, next, prefix, replay) || tokens + NumRows(next) - prefix > max_tokens) {
       break;
     }
     tokens += NumRows(next) - prefix;
@@ -54,7 +64,8 @@ int64_t FamilyTokens(std::span<const TrainingSequence> sequences, const Family& 
 
 class Builder {
  public:
-  explicit Builder(std::span<const TrainingSequence> sequences) : sequences_(sequences) {
+  Builder(std::span<const TrainingSequence> sequences, bool replay)
+      : sequences_(sequences), replay_(replay) {
     out_.target_offsets.push_back(0);
   }
 
@@ -107,6 +118,15 @@ class Builder {
     }
     out_.spans.push_back(span);
     out_.block_tables.push_back(std::move(blocks));
+    if (replay_) AddRouting(*s.routed_experts, first, count);
+  }
+
+  void AddRouting(const RoutedExperts& routed, int64_t first, int64_t count) {
+    CHECK_GE(routed.num_positions(), first + count);
+    out_.routed_layers = routed.num_layers;
+    out_.routed_top_k = routed.top_k;
+    out_.routed_id_bytes = routed.id_bytes;
+    for (int64_t p = first; p < first + count; ++p) out_.routed_rows.push_back(routed.At(p));
   }
 
   void AddTargets(size_t index, int64_t prefix, int32_t prefix_row, int32_t first_row) {
@@ -123,6 +143,7 @@ class Builder {
   }
 
   std::span<const TrainingSequence> sequences_;
+  bool replay_;
   MicroBatch out_;
 };
 
@@ -138,18 +159,33 @@ model::Batch MicroBatch::batch() const {
   return batch;
 }
 
+std::vector<int32_t> MicroBatch::ReplayExperts() const {
+  const auto rows = static_cast<int64_t>(routed_rows.size());
+  std::vector<int32_t> ids(static_cast<size_t>(rows * routed_layers * routed_top_k));
+  for (int64_t t = 0; t < rows; ++t) {
+    const uint8_t* from = routed_rows[t];
+    for (int64_t layer = 0; layer < routed_layers; ++layer) {
+      int32_t* to = ids.data() + (layer * rows + t) * routed_top_k;
+      for (int64_t s = 0; s < routed_top_k; ++s, from += routed_id_bytes) {
+        to[s] = routed_id_bytes == 1 ? from[0] : from[0] | from[1] << 8;
+      }
+    }
+  }
+  return ids;
+}
+
 std::vector<MicroBatch> Pack(std::span<const TrainingSequence> sequences, int64_t max_tokens,
-                             bool share_prefix) {
+                             bool share_prefix, bool replay_routing) {
   std::vector<MicroBatch> out;
-  Builder builder(sequences);
+  Builder builder(sequences, replay_routing);
   for (size_t i = 0; i < sequences.size();) {
     CHECK_GE(sequences[i].token_ids.size(), size_t{2});
     CHECK(!sequences[i].loss_mask[0]) << "the first token of a sequence has no prediction";
-    const Family family = NextFamily(sequences, i, max_tokens, share_prefix);
+    const Family family = NextFamily(sequences, i, max_tokens, share_prefix, replay_routing);
     if (builder.num_tokens() > 0 &&
         builder.num_tokens() + FamilyTokens(sequences, family) > max_tokens) {
       out.push_back(builder.Finish());
-      builder = Builder(sequences);
+      builder = Builder(sequences, replay_routing);
     }
     builder.Add(family);
     i += family.count;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
@@ -56,6 +57,28 @@ void Whiten(const std::vector<float*>& values) {
   for (float* value : values) *value = static_cast<float>((*value - mean) * scale);
 }
 
+// Routings of a micro-batch that are replayed.
+int64_t NumRouted(const MicroBatch& micro) {
+  return static_cast<int64_t>(micro.routed_rows.size()) * micro.routed_layers;
+}
+
+int64_t LargestId(std::span<const uint8_t> ids, int32_t id_bytes) {
+  int64_t largest = -1;
+  for (size_t i = 0; i + id_bytes <= ids.size(); i += id_bytes) {
+    largest = std::max<int64_t>(largest, id_bytes == 1 ? ids[i] : ids[i] | ids[i + 1] << 8);
+  }
+  return largest;
+}
+
+int64_t LargestId(const RoutedExperts& r) {
+  const int64_t rest = LargestId(r.rest, r.id_bytes);
+  return r.prompt == nullptr ? rest : std::max(rest, LargestId(*r.prompt, r.id_bytes));
+}
+
+double MeanKl(const MismatchSums& sums) {
+  return sums.kl_sum / std::max<double>(1, static_cast<double>(sums.num_tokens));
+}
+
 // Values of one sequence's trained tokens, in order.
 template <typename T>
 std::vector<T> Take(const std::vector<T>& per_position, std::span<const int32_t> positions) {
@@ -75,6 +98,11 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(
   if (needs_reference && !executor->has_reference()) {
     return InvalidInput("a KL to the reference needs reference weights");
   }
+  if (options.replay_routing && !executor->spec().has_moe()) {
+    return InvalidInput(
+        "trainer.routing_replay: the model has no experts, so there is no routing to replay; set "
+        "off");
+  }
   return std::unique_ptr<PolicyTrainer>(
       new PolicyTrainer(std::move(executor), std::move(loss), options));
 }
@@ -89,14 +117,23 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
   // before the first step.
   const bool reward_kl = options_.reward_kl != KlKind::kNone;
   std::vector<PerToken> old(batches.size());
+  TrainStats stats;
+  MismatchSums own_routing;
+  if (options_.replay_routing) {
+    for (const TrainingBatch& batch : batches) RETURN_IF_ERROR(CheckRouting(batch.sequences));
+    if (!batches.empty()) {
+      ASSIGN_OR_RETURN(own_routing, OwnRoutingMismatch(batches[0].sequences));
+    }
+  }
+  RoutingSums before;  // the first step
   if (batches.size() > 1 || reward_kl || options_.loss.correction.batch_normalize) {
     for (size_t i = 0; i < batches.size(); ++i) {
-      ASSIGN_OR_RETURN(old[i], ScoreWith(WeightsOf::kPolicy, batches[i].sequences));
+      ASSIGN_OR_RETURN(old[i],
+                       ScoreWith(WeightsOf::kPolicy, batches[i].sequences, nullptr, &before));
     }
   }
   Sums all;
   if (reward_kl) all.reference_kl = AddRewardKl(old, &batches);
-  TrainStats stats;
   for (size_t i = 0; i < batches.size(); ++i) {
     const TrainingBatch& batch = batches[i];
     ASSIGN_OR_RETURN(const Sums sums, ForwardBackward(batch, old[i]));
@@ -109,7 +146,12 @@ absl::StatusOr<TrainStats> PolicyTrainer::Train(std::vector<TrainingBatch> batch
     all.mismatch += sums.mismatch;
     all.tokens += sums.tokens;
     all.micro_batches += sums.micro_batches;
+    if (i > 0) continue;
+    all.routing = sums.routing;
+    all.first_mismatch = sums.first_mismatch;
   }
+  if (before.routed > 0) all.routing = before;
+  all.own_routing = own_routing;
   TrainStats whole = ToStats(all, batches.size());
   whole.learning_rate = stats.learning_rate;
   whole.grad_norm = stats.grad_norm;
@@ -145,6 +187,13 @@ TrainStats PolicyTrainer::ToStats(const Sums& all, size_t optimizer_steps) const
   }
   if (options_.loss.opsm_delta > 0) {
     stats.opsm_masked = static_cast<double>(all.loss.num_opsm_masked) / tokens;
+  }
+  if (options_.replay_routing) {
+    const double routed = std::max<double>(1, static_cast<double>(all.routing.routed));
+    stats.routing_replay.emplace();
+    stats.routing_replay->differing = static_cast<double>(all.routing.differing) / routed;
+    stats.routing_replay->own_routing_kl = MeanKl(all.own_routing);
+    stats.routing_replay->replayed_kl = MeanKl(all.first_mismatch);
   }
   return stats;
 }
@@ -186,8 +235,14 @@ double PolicyTrainer::MeanCorrectionWeight(const TrainingBatch& batch, const Per
 absl::StatusOr<TrainStats> PolicyTrainer::Measure(const TrainingBatch& batch) {
   Sums sums;
   PerToken entropies;
+  size_t num_first = 0;  // sequences of the first micro-batch
+  if (options_.replay_routing) {
+    RETURN_IF_ERROR(CheckRouting(batch.sequences));
+    ASSIGN_OR_RETURN(sums.own_routing, OwnRoutingMismatch(batch.sequences));
+    num_first = PackAll(batch.sequences, true)[0].sequences.size();
+  }
   ASSIGN_OR_RETURN(const PerToken logps,
-                   ScoreWith(WeightsOf::kPolicy, batch.sequences, &entropies));
+                   ScoreWith(WeightsOf::kPolicy, batch.sequences, &entropies, &sums.routing));
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const TrainingSequence& s = batch.sequences[i];
     if (absl::Status status = AddMismatch(logps[i], s.rollout_logprobs, s.loss_mask,
@@ -195,6 +250,7 @@ absl::StatusOr<TrainStats> PolicyTrainer::Measure(const TrainingBatch& batch) {
         !status.ok()) {
       return NameSequence(status, s);
     }
+    if (i + 1 == num_first) sums.first_mismatch = sums.mismatch;
     for (size_t t = 0; t < s.token_ids.size(); ++t) {
       if (!s.loss_mask[t]) continue;
       ++sums.loss.num_tokens;
@@ -212,8 +268,7 @@ absl::StatusOr<TrainStats> PolicyTrainer::Measure(const TrainingBatch& batch) {
 
 absl::StatusOr<PolicyTrainer::Sums> PolicyTrainer::ForwardBackward(const TrainingBatch& batch,
                                                                    const PerToken& old) {
-  const std::vector<MicroBatch> micros =
-      Pack(batch.sequences, options_.micro_batch_tokens, options_.share_prefix);
+  const std::vector<MicroBatch> micros = PackAll(batch.sequences, options_.replay_routing);
   const size_t n = micros.size();
   LossDenominators denominators;
   denominators.num_episodes = batch.num_episodes;
@@ -232,9 +287,12 @@ absl::StatusOr<PolicyTrainer::Sums> PolicyTrainer::ForwardBackward(const Trainin
   for (size_t i = 0; i < n; ++i) {
     total.loss += sums[i].loss;
     total.mismatch += sums[i].mismatch;
+    total.routing.differing += sums[i].routing.differing;
+    total.routing.routed += NumRouted(micros[i]);
     total.tokens += static_cast<int64_t>(micros[i].token_ids.size());
   }
   total.micro_batches = static_cast<int64_t>(n);
+  if (n > 0) total.first_mismatch = sums[0].mismatch;
   return total;
 }
 
@@ -243,6 +301,7 @@ absl::Status PolicyTrainer::EvaluateLoss(const TrainingBatch& batch, const PerTo
                                          const MicroBatch& micro, const TokenScores& scores,
                                          std::span<float> dlogps, std::span<float> dentropies,
                                          Sums* sums) const {
+  sums->routing.differing = scores.differing_routing;
   for (size_t i = 0; i < micro.sequences.size(); ++i) {
     const TrainingSequence& sequence = batch.sequences[micro.sequences[i]];
     const size_t first = micro.target_offsets[i], count = micro.target_offsets[i + 1] - first;
@@ -302,14 +361,17 @@ absl::Status PolicyTrainer::ExplainBadGradient(const TrainingBatch& batch, const
 }
 
 absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
-    WeightsOf weights, std::span<const TrainingSequence> sequences, PerToken* all_entropies) const {
-  const std::vector<MicroBatch> micros =
-      Pack(sequences, options_.micro_batch_tokens, options_.share_prefix);
+    WeightsOf weights, std::span<const TrainingSequence> sequences, PerToken* all_entropies,
+    RoutingSums* routing) const {
+  const bool replay = options_.replay_routing && weights == WeightsOf::kPolicy;
+  const std::vector<MicroBatch> micros = PackAll(sequences, replay);
+  std::vector<int64_t> differing(micros.size());
   PerToken out(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) out[i].assign(sequences[i].token_ids.size(), 0.0f);
   if (all_entropies != nullptr) *all_entropies = out;
   const auto store = [&](size_t m, const TokenScores& scores) -> absl::Status {
     const MicroBatch& micro = micros[m];
+    differing[m] = scores.differing_routing;
     for (size_t i = 0; i < micro.sequences.size(); ++i) {
       const size_t sequence = micro.sequences[i];
       for (size_t t = micro.target_offsets[i]; t < micro.target_offsets[i + 1]; ++t) {
@@ -324,7 +386,77 @@ absl::StatusOr<PolicyTrainer::PerToken> PolicyTrainer::ScoreWith(
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(executor_->Score(weights, micros, options_.temperature, store));
+  for (size_t m = 0; m < micros.size() && routing != nullptr; ++m) {
+    routing->differing += differing[m];
+    routing->routed += NumRouted(micros[m]);
+  }
   return out;
+}
+
+std::vector<MicroBatch> PolicyTrainer::PackAll(std::span<const TrainingSequence> sequences,
+                                               bool replay) const {
+  return Pack(sequences, options_.micro_batch_tokens, options_.share_prefix, replay);
+}
+
+absl::Status PolicyTrainer::CheckRouting(std::span<const TrainingSequence> sequences) const {
+  const model::ModelSpec& spec = executor_->spec();
+  for (const TrainingSequence& s : sequences) {
+    if (s.routed_experts == nullptr) {
+      return NameSequence(
+          InvalidInput("it has no routed experts to replay (trainer.routing_replay): they are "
+                       "recorded while sampling"),
+          s);
+    }
+    const RoutedExperts& r = *s.routed_experts;
+    if (r.num_layers != spec.num_moe_layers() || r.top_k != spec.experts_per_token ||
+        r.id_bytes != spec.expert_id_bytes()) {
+      return NameSequence(
+          InvalidInput("its routed experts are of {} layers, top {}, {} bytes an id; the model "
+                       "has {} layers with experts, top {}, {} bytes",
+                       r.num_layers, r.top_k, r.id_bytes, spec.num_moe_layers(),
+                       spec.experts_per_token, spec.expert_id_bytes()),
+          s);
+    }
+    const auto needed = static_cast<int64_t>(s.token_ids.size()) - 1;
+    if (r.num_positions() < needed || r.prompt_bytes() % r.token_bytes() != 0) {
+      return NameSequence(InvalidInput("it has routed experts of {} tokens and needs those of {}",
+                                       r.num_positions(), needed),
+                          s);
+    }
+    const int64_t largest = LargestId(r);
+    if (largest >= spec.num_experts) {
+      return NameSequence(
+          InvalidInput("it was routed to expert {}, of {}", largest, spec.num_experts), s);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One more forward, of one micro-batch: the rollout's first.
+absl::StatusOr<MismatchSums> PolicyTrainer::OwnRoutingMismatch(
+    std::span<const TrainingSequence> sequences) const {
+  MismatchSums sums;
+  if (sequences.empty() || sequences[0].rollout_logprobs.empty()) return sums;
+  std::vector<MicroBatch> micros = PackAll(sequences, /*replay=*/true);
+  MicroBatch& micro = micros[0];
+  micro.routed_rows.clear();
+  const auto add = [&](size_t, const TokenScores& scores) -> absl::Status {
+    for (size_t i = 0; i < micro.sequences.size(); ++i) {
+      const TrainingSequence& s = sequences[micro.sequences[i]];
+      const size_t first = micro.target_offsets[i], count = micro.target_offsets[i + 1] - first;
+      const std::vector<float> rollout =
+          Take(s.rollout_logprobs, {micro.target_positions.data() + first, count});
+      const std::vector<uint8_t> mask(count, 1);
+      if (absl::Status status = AddMismatch(scores.logprobs.subspan(first, count), rollout, mask,
+                                            s.episode_tokens, &sums);
+          !status.ok()) {
+        return NameSequence(status, s);
+      }
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(executor_->Score(WeightsOf::kPolicy, {&micro, 1}, options_.temperature, add));
+  return sums;
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainer::Score(

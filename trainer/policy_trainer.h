@@ -31,6 +31,10 @@ struct PolicyTrainerOptions : ExecutorOptions {
   float temperature = 1;  // of the rollout; log-probs are those of this temperature (0: of 1)
   int64_t micro_batch_tokens = 4096;
   bool share_prefix = true;
+  // Routing replay (R3): policy forwards, of old and of new log-probs, take the experts that the
+  // sampler recorded and weigh them by their own router; the gradient goes through these weights
+  // alone. The reference routes by itself: its log-probs are those of another model.
+  bool replay_routing = false;
   int64_t loss_horizon = 0;  // seq_mean_token_sum_norm divides by it
   std::string model_folder;  // config, tokenizer and so on are copied from here into checkpoints
 };
@@ -55,10 +59,16 @@ class PolicyTrainer : public Trainer {
   absl::StatusOr<std::vector<float>> Gradient(const TrainingBatch& batch);
 
  private:
+  // Routing replay: of (row, layer with experts), those whose own top k is another set.
+  struct RoutingSums {
+    int64_t differing = 0, routed = 0;
+  };
   struct Sums {
     LossSums loss;
     MismatchSums mismatch;
     double reference_kl = 0;  // where the reward has it
+    RoutingSums routing;
+    MismatchSums first_mismatch, own_routing;  // of the first micro-batch, replayed and not
     int64_t tokens = 0;
     int64_t micro_batches = 0;
   };
@@ -68,7 +78,14 @@ class PolicyTrainer : public Trainer {
                 const PolicyTrainerOptions& options);
 
   absl::StatusOr<PerToken> ScoreWith(WeightsOf weights, std::span<const TrainingSequence> sequences,
-                                     PerToken* entropies = nullptr) const;
+                                     PerToken* entropies = nullptr,
+                                     RoutingSums* routing = nullptr) const;
+  std::vector<MicroBatch> PackAll(std::span<const TrainingSequence> sequences, bool replay) const;
+  // Ok where every sequence has what replay needs.
+  absl::Status CheckRouting(std::span<const TrainingSequence> sequences) const;
+  // The train-rollout difference of the first micro-batch without replay.
+  absl::StatusOr<MismatchSums> OwnRoutingMismatch(
+      std::span<const TrainingSequence> sequences) const;
   // Adds the KL of the reward to the advantages; returns the sum of the estimates.
   double AddRewardKl(const std::vector<PerToken>& old, std::vector<TrainingBatch>* batches) const;
   // What batch_normalize divides by: the mean weight of the batch.

@@ -21,9 +21,34 @@ struct RouteParams {
   int num_experts = 0, top_k = 0;
   bool normalise = false;
   const int32_t* positions = nullptr;
-  const int32_t* replay = nullptr;
+  ReplayedRouting replay;
   Routing routing;
 };
+
+__device__ __forceinline__ int LoadId(const ExpertIds& from, int64_t row, int slot) {
+  const int64_t at = row * from.row_stride + slot;
+  if (from.id_bytes == 1) return reinterpret_cast<const uint8_t*>(from.ids)[at];
+  if (from.id_bytes == 2) return reinterpret_cast<const uint16_t*>(from.ids)[at];
+  return reinterpret_cast<const int32_t*>(from.ids)[at];
+}
+
+__device__ __forceinline__ void StoreId(const ExpertIds& to, int64_t row, int slot, int id) {
+  const int64_t at = row * to.row_stride + slot;
+  if (to.id_bytes == 1) {
+    reinterpret_cast<uint8_t*>(to.ids)[at] = static_cast<uint8_t>(id);
+  } else if (to.id_bytes == 2) {
+    reinterpret_cast<uint16_t*>(to.ids)[at] = static_cast<uint16_t>(id);
+  } else {
+    reinterpret_cast<int32_t*>(to.ids)[at] = id;
+  }
+}
+
+// Whether the warp's replayed experts are its own top k, in any order.
+__device__ __forceinline__ bool SameSet(int own, int replayed, int top_k, bool has_slot) {
+  bool found = !has_slot;
+  for (int s = 0; s < top_k; ++s) found |= __shfl_sync(~0u, own, s) == replayed;
+  return __all_sync(~0u, found);
+}
 
 // The expert of slot `lane`, ties to the lower one.
 template <int kPerLane>
@@ -79,12 +104,16 @@ __device__ __forceinline__ int RouteRow(const RouteParams& p, int64_t t) {
     logits[i] = lane + 32 * i < p.num_experts ? row[lane + 32 * i] : -INFINITY;
     top = fmaxf(top, logits[i]);
   }
-  int expert;
-  if (p.replay != nullptr && p.replay[t * p.top_k] >= 0) {
-    expert = has_slot ? p.replay[slot] : 0;
+  int expert = 0;
+  const bool replays = p.replay.experts.ids != nullptr && LoadId(p.replay.experts, t, 0) >= 0;
+  if (!replays || p.replay.differing != nullptr) expert = TakeTopK(logits, p, lane);
+  if (replays) {
+    const int own = expert;
+    expert = has_slot ? LoadId(p.replay.experts, t, lane) : 0;
     expert = min(max(expert, 0), p.num_experts - 1);  // a broken record must not write elsewhere
-  } else {
-    expert = TakeTopK(logits, p, lane);
+    if (p.replay.differing != nullptr && !SameSet(own, expert, p.top_k, has_slot) && lane == 0) {
+      atomicAdd(p.replay.differing, 1);
+    }
   }
   const float logit = has_slot ? row[expert] : -INFINITY;
   top = WarpMax(p.normalise ? logit : top);
@@ -98,6 +127,7 @@ __device__ __forceinline__ int RouteRow(const RouteParams& p, int64_t t) {
   if (!has_slot) return -1;
   p.routing.experts[slot] = expert;
   p.routing.weights[slot] = __fdiv_rn(e, sum);
+  if (p.routing.record.ids != nullptr) StoreId(p.routing.record, t, lane, expert);
   return expert;
 }
 
@@ -151,7 +181,7 @@ void Run(const RouteParams& p, cudaStream_t stream) {
 }  // namespace
 
 void RouteTopK(const TensorView& router_logits, const ExpertsShape& shape, const int32_t* positions,
-               const int32_t* replay, const Routing& routing, cudaStream_t stream) {
+               const ReplayedRouting& replay, const Routing& routing, cudaStream_t stream) {
   CHECK_EQ(router_logits.cols, shape.num_experts);
   CHECK_LE(shape.num_experts, kMaxExperts);
   CHECK_LE(shape.top_k, std::min<int64_t>(kMaxTopK, shape.num_experts));

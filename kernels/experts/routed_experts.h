@@ -30,6 +30,7 @@ struct Routing {
   std::vector<int32_t> experts;
   std::vector<float> weights;
   std::vector<float> probabilities;  // [T, E], for the gradient
+  int64_t num_differing = 0;         // rows whose replayed experts are another set than their top k
 };
 
 // router_logits: [T, E] float32. replay: T * top_k expert ids to use instead of the top k, or

@@ -20,6 +20,10 @@ void TopK(const float* p, int64_t num_experts, int64_t k, int32_t* experts) {
   std::copy_n(order.begin(), k, experts);
 }
 
+bool SameSet(const int32_t* a, const int32_t* b, int64_t k) {
+  return std::is_permutation(a, a + k, b, b + k);
+}
+
 float SlotSum(const float* p, const int32_t* experts, int64_t k) {
   float sum = 0;
   for (int64_t s = 0; s < k; ++s) sum += p[experts[s]];
@@ -52,6 +56,8 @@ void RouteTopK(const TensorView& router_logits, const ExpertsShape& shape,
   routing->experts.resize(rows * k);
   routing->weights.resize(rows * k);
   routing->probabilities.resize(rows * e);
+  routing->num_differing = 0;
+  std::vector<int32_t> own(static_cast<size_t>(k));
   for (int64_t t = 0; t < rows; ++t) {
     float* p = routing->probabilities.data() + t * e;
     const LogSoftmaxStats stats = LogSoftmax(router_logits.f32(t), e, 1, p);
@@ -62,6 +68,8 @@ void RouteTopK(const TensorView& router_logits, const ExpertsShape& shape,
       TopK(p, e, k, experts);
     } else {
       std::copy_n(replay.begin() + t * k, k, experts);
+      TopK(p, e, k, own.data());
+      routing->num_differing += SameSet(experts, own.data(), k) ? 0 : 1;
     }
     const float sum = shape.normalise ? SlotSum(p, experts, k) : 1;
     for (int64_t s = 0; s < k; ++s) routing->weights[t * k + s] = p[experts[s]] / sum;

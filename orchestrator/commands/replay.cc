@@ -95,10 +95,23 @@ std::vector<EpisodeGroup> Unsampled(const std::vector<EpisodeGroup>& groups) {
   return out;
 }
 
+bool SameRouting(const Sample& a, const Sample& b) {
+  const auto &x = a.routed_experts, &y = b.routed_experts;
+  if (x == nullptr || y == nullptr) return x == y;
+  if (x->token_bytes() != y->token_bytes() || x->num_positions() != y->num_positions()) {
+    return false;
+  }
+  for (int64_t p = 0; p < x->num_positions(); ++p) {
+    if (!std::equal(x->At(p), x->At(p) + x->token_bytes(), y->At(p))) return false;
+  }
+  return true;
+}
+
 bool SameSamples(const Episode& a, const Episode& b) {
   if (a.samples.size() != b.samples.size()) return false;
   for (size_t s = 0; s < a.samples.size(); ++s) {
     const auto &x = a.samples[s].segments, &y = b.samples[s].segments;
+    if (!SameRouting(a.samples[s], b.samples[s])) return false;
     if (x.size() != y.size() || a.samples[s].finish_reason != b.samples[s].finish_reason) {
       return false;
     }

@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
                    ToSchedule(e, OptimizerSteps(e, options.supervised, session.dataset->size())));
   t.micro_batch_tokens = e.trainer.micro_batch_tokens;
   t.share_prefix = e.trainer.share_prefix;
+  t.replay_routing = !options.supervised && e.trainer.routing_replay == "rollout";
   t.recompute = e.trainer.recompute == "block";
   t.model_folder = session.model_folder;
   std::unique_ptr<model::WeightStore> reference;
@@ -237,7 +238,8 @@ absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
 
 absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experiment& e,
                                                           const Session& session,
-                                                          const SamplingOptions& sampling) {
+                                                          const SamplingOptions& sampling,
+                                                          bool routed_experts) {
   ASSIGN_OR_RETURN(std::unique_ptr<rollout::Environment> environment,
                    rollout::MakeEnvironment(e.rollout.environment));
   rollout::RunnerOptions options;
@@ -245,6 +247,7 @@ absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experim
   options.max_turns = e.MaxTurns();
   options.max_positions = session.store->spec().max_positions;
   options.share_prompt = e.rollout.prefix_sharing;
+  options.return_routed_experts = routed_experts;
   return std::make_unique<rollout::Runner>(session.engine.get(), session.codec.get(),
                                            std::move(environment), options);
 }
@@ -264,7 +267,7 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
   SamplingOptions sampling = ToSampling(e.sampling, session.store->spec());
   sampling.temperature = static_cast<float>(config.temperature);
   if (config.max_new_tokens > 0) sampling.max_new_tokens = config.max_new_tokens;
-  ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling));
+  ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling, /*routed_experts=*/false));
   task.grader = session.grader.get();
   return task;
 }
@@ -286,6 +289,12 @@ absl::StatusOr<std::unique_ptr<Grader>> MakeGrader(const configs::Experiment& e)
   ASSIGN_OR_RETURN(std::unique_ptr<rewards::Rubric> rubric,
                    rewards::Rubric::Create(specs, truncation));
   return std::make_unique<rewards::RubricGrader>(std::move(rubric), kernels::NumThreads());
+}
+
+absl::Status CheckRoutingReplay(const configs::Experiment& e, const model::ModelSpec& spec) {
+  if (e.trainer.routing_replay == "off" || spec.has_moe()) return absl::OkStatus();
+  return InvalidInput("{}: {} has no experts, so there is no routing to replay; set off",
+                      e.Where("trainer.routing_replay"), e.model.path);
 }
 
 absl::Status CheckTokenizerFits(const Session& session, const model::ModelSpec& spec) {
@@ -343,6 +352,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
       data::OpenDataset(e.data, e.story_math, HashSeed({seed, kDataStream}), ResolveDataSource));
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
   RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
+  RETURN_IF_ERROR(CheckRoutingReplay(e, spec));
   RETURN_IF_ERROR(CheckFits(spec, ToDType(e.model), options.for_training));
   ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
   RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
@@ -362,7 +372,8 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
         std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
   }
   ASSIGN_OR_RETURN(session->runner,
-                   MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec())));
+                   MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec()),
+                              e.trainer.routing_replay == "rollout"));
   for (const configs::EvalConfig& eval : e.evals) {
     ASSIGN_OR_RETURN(EvalTask task, MakeEval(e, eval, *session));
     session->evals.push_back(std::move(task));

@@ -58,6 +58,7 @@ TrainingSequence ToSequence(const Episode& episode, const Sample& sample) {
   s.episode_id = episode.episode_id;
   s.group_id = episode.group_id;
   s.episode_tokens = PolicyTokens(episode);
+  s.routed_experts = sample.routed_experts;
   if (!sample.segments.empty() && sample.segments[0].author == Author::kPrompt) {
     s.shared_prefix = static_cast<int32_t>(sample.segments[0].token_ids.size());
   }

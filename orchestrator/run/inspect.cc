@@ -74,6 +74,11 @@ void PrintEpisode(const RecordedEpisode& recorded, bool color, std::FILE* out) {
     PrintFact(out, "parts", parts);
   }
   for (size_t s = 0; s < episode.samples.size(); ++s) {
+    if (const auto& routed = episode.samples[s].routed_experts; routed != nullptr) {
+      PrintFact(out, "experts",
+                fmt::format("{} tokens x {} layers x top {} recorded", routed->num_positions(),
+                            routed->num_layers, routed->top_k));
+    }
     for (size_t i = 0; i < episode.samples[s].segments.size(); ++i) {
       const Author author = episode.samples[s].segments[i].author;
       const int code = kAuthorColor[static_cast<size_t>(author)];

@@ -34,6 +34,9 @@ inline constexpr std::string_view kAborted = "rollout/samples/aborted";
 inline constexpr std::string_view kVersionMin = "rollout/weight_version/min";
 inline constexpr std::string_view kVersionMax = "rollout/weight_version/max";
 
+// Host memory of the recorded routing, prompts once a group.
+inline constexpr std::string_view kRoutedExpertsBytes = "rollout/routed_experts_bytes";
+
 inline constexpr std::string_view kLoss = "train/loss";
 inline constexpr std::string_view kPgLoss = "train/pg_loss";
 inline constexpr std::string_view kKlLoss = "train/kl_loss";
@@ -48,6 +51,12 @@ inline constexpr std::string_view kTisAbs = "train/tis_abs";
 inline constexpr std::string_view kTisClipfrac = "train/tis_clipfrac";
 inline constexpr std::string_view kRejectedRatio = "train/rejected_ratio";
 inline constexpr std::string_view kOpsmClipfrac = "train/opsm_clipfrac";
+// Of routing replay: share of (token, layer with experts) whose own top k is another set than the
+// replayed one, at the sampling weights; train-rollout KL of the rollout's first micro-batch with
+// the trainer's own routing, and with the replayed one.
+inline constexpr std::string_view kRoutingDiffering = "train/routing_replay/differing";
+inline constexpr std::string_view kOwnRoutingKl = "train/routing_replay/own_routing_kl";
+inline constexpr std::string_view kReplayedKl = "train/routing_replay/replayed_kl";
 inline constexpr std::string_view kTrainRolloutKl = "train/train_rollout_kl";
 inline constexpr std::string_view kLogprobDiffMean = "train/train_rollout_logprob_abs_diff/mean";
 inline constexpr std::string_view kLogprobDiffMax = "train/train_rollout_logprob_abs_diff/max";

@@ -28,7 +28,7 @@ namespace {
                                 response_text, num_turns, status, outcome, advantage, trained] =
       episode;
   [[maybe_unused]] const auto& [kind, score, why, parts] = outcome;
-  [[maybe_unused]] const auto& [segments, finish_reason] = sample;
+  [[maybe_unused]] const auto& [segments, finish_reason, routed_experts] = sample;
   [[maybe_unused]] const auto& [author, token_ids, logprobs, versions] = segment;
   [[maybe_unused]] const auto& [role, content] = message;
 }
@@ -99,6 +99,22 @@ void AppendSegment(std::string* out, const Segment& segment, const PieceDecoder&
   object.Close();
 }
 
+void AppendRoutedExperts(std::string* out, const RoutedExperts& routed) {
+  std::string ids;
+  ids.reserve(static_cast<size_t>(routed.num_bytes()));
+  if (routed.prompt != nullptr) ids.append(routed.prompt->begin(), routed.prompt->end());
+  ids.append(routed.rest.begin(), routed.rest.end());
+  ObjectWriter object(out);
+  object.Number("layers", routed.num_layers);
+  object.Number("top_k", routed.top_k);
+  object.Number("id_bytes", routed.id_bytes);
+  object.Number("prompt_tokens",
+                routed.token_bytes() == 0 ? 0 : routed.prompt_bytes() / routed.token_bytes());
+  object.Number("tokens", routed.num_positions());
+  *object.Key("ids") += '"' + Base64(ids) + '"';
+  object.Close();
+}
+
 void AppendSample(std::string* out, const Sample& sample, const PieceDecoder& decode) {
   ObjectWriter object(out);
   object.Text("finish_reason", FinishReasonName(sample.finish_reason));
@@ -108,6 +124,9 @@ void AppendSample(std::string* out, const Sample& sample, const PieceDecoder& de
     AppendSegment(out, sample.segments[i], decode);
   }
   *out += ']';
+  if (sample.routed_experts != nullptr) {
+    AppendRoutedExperts(object.Key("routed_experts"), *sample.routed_experts);
+  }
   object.Close();
 }
 

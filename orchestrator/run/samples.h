@@ -11,6 +11,12 @@
 //       {"author":"policy","text":..,"piece_bytes":[5,1],"token_ids":[..],"logprobs":[..],
 //        "versions":[[3,2]]}]}]}
 //
+// A sample of a model with experts whose routing was recorded (trainer.routing_replay) has
+//
+//   "routed_experts":{"layers":48,"top_k":8,"id_bytes":1,"prompt_tokens":100,"tokens":299,"ids":".."}
+//
+// beside "segments": RoutedExperts, base64 of tokens x layers x top_k ids; 4/3 of a byte an id.
+//
 // "versions" is run-length coded: [version, number of tokens]. "piece_bytes" cuts the text into the
 // pieces of its tokens. A group without episodes is one line without "episode_id".
 //

@@ -59,6 +59,12 @@ class ObjectReader {
     return ReadList(name, out, ToInt32);
   }
 
+  // Null where there is no such member.
+  const Value* Find(const char* name) const {
+    const auto found = object_.FindMember(name);
+    return found == object_.MemberEnd() ? nullptr : &found->value;
+  }
+
   // Calls `use` with every element.
   template <typename Use>
   absl::Status ForEach(const char* name, const Use& use) const {
@@ -162,11 +168,54 @@ absl::Status ReadSegment(const Value& value, Sample* sample, std::vector<Segment
   return absl::OkStatus();
 }
 
+// Splits the ids at the end of the prompt.
+absl::Status TakeIds(const std::string& ids, int64_t prompt_tokens, int64_t tokens,
+                     RoutedExperts* routed) {
+  constexpr int64_t kMost = 4096;  // layers, and experts a token
+  if (routed->num_layers < 1 || routed->num_layers > kMost || routed->top_k < 1 ||
+      routed->top_k > kMost || routed->id_bytes < 1 || routed->id_bytes > 2 || prompt_tokens < 0 ||
+      tokens < prompt_tokens || tokens > kMaxSegmentTokens) {
+    return InvalidInput("{} layers, top {}, {} bytes an id, {} of {} tokens cannot be",
+                        routed->num_layers, routed->top_k, routed->id_bytes, prompt_tokens, tokens);
+  }
+  const auto size = static_cast<int64_t>(ids.size());
+  if (size != tokens * routed->token_bytes()) {
+    return InvalidInput("{} bytes of ids, but {} tokens of {} bytes", size, tokens,
+                        routed->token_bytes());
+  }
+  const auto end_of_prompt = ids.begin() + prompt_tokens * routed->token_bytes();
+  routed->prompt = std::make_shared<std::vector<uint8_t>>(ids.begin(), end_of_prompt);
+  routed->rest.assign(end_of_prompt, ids.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const RoutedExperts>> ReadRoutedExperts(const Value& value) {
+  if (!value.IsObject()) return InvalidInput("expected an object");
+  const ObjectReader object(value);
+  auto routed = std::make_shared<RoutedExperts>();
+  int64_t prompt_tokens = 0, tokens = 0;
+  std::string text;
+  RETURN_IF_ERROR(object.Int32("layers", &routed->num_layers));
+  RETURN_IF_ERROR(object.Int32("top_k", &routed->top_k));
+  RETURN_IF_ERROR(object.Int32("id_bytes", &routed->id_bytes));
+  RETURN_IF_ERROR(object.Int("prompt_tokens", &prompt_tokens));
+  RETURN_IF_ERROR(object.Int("tokens", &tokens));
+  RETURN_IF_ERROR(object.Text("ids", &text));
+  ASSIGN_OR_RETURN(const std::string ids, FromBase64(text));
+  RETURN_IF_ERROR(TakeIds(ids, prompt_tokens, tokens, routed.get()));
+  return routed;
+}
+
 absl::Status ReadSample(const Value& value, Episode* episode, EpisodeText* texts) {
   const ObjectReader object(value);
   Sample& sample = episode->samples.emplace_back();
   std::vector<SegmentText>& segment_texts = texts->emplace_back();
   RETURN_IF_ERROR(object.OneOf("finish_reason", kFinishReasons, &sample.finish_reason));
+  if (const Value* recorded = object.Find("routed_experts"); recorded != nullptr) {
+    auto routed = ReadRoutedExperts(*recorded);
+    if (!routed.ok()) return Annotate(routed.status(), "routed_experts");
+    sample.routed_experts = *std::move(routed);
+  }
   return object.ForEach("segments", [&](const Value& segment) {
     return ReadSegment(segment, &sample, &segment_texts);
   });
@@ -261,6 +310,7 @@ class GroupCollector {
       return MissingError();
     }
     if (recorded.group_size == 0) return absl::OkStatus();
+    SharePrompt(&recorded.episode);
     samples_.groups.back().episodes.push_back(std::move(recorded.episode));
     samples_.texts.back().push_back(std::move(recorded.text));
     --missing_;
@@ -281,6 +331,21 @@ class GroupCollector {
     samples_.texts.emplace_back();
     missing_ = recorded.group_size;
   }
+  // As while sampling, the prompt's experts lie in memory once a group.
+  void SharePrompt(Episode* episode) const {
+    const std::vector<Episode>& before = samples_.groups.back().episodes;
+    if (before.empty() || before[0].samples.empty() || episode->samples.empty()) return;
+    const auto &first = before[0].samples[0].routed_experts,
+               &mine = episode->samples[0].routed_experts;
+    if (first == nullptr || mine == nullptr || first->prompt == nullptr ||
+        mine->prompt == nullptr || *first->prompt != *mine->prompt) {
+      return;
+    }
+    auto shared = std::make_shared<RoutedExperts>(*mine);
+    shared->prompt = first->prompt;
+    episode->samples[0].routed_experts = std::move(shared);
+  }
+
   absl::Status MissingError() const {
     return InvalidInput("group {} lacks {} of its episodes", samples_.groups.back().group_id,
                         missing_);

@@ -158,6 +158,22 @@ void AddVersions(const std::vector<EpisodeGroup>& groups, StepMetrics* metrics) 
   metrics->Set(metric::kVersionMax, static_cast<double>(*versions.rbegin()));
 }
 
+void AddRoutedExperts(const std::vector<EpisodeGroup>& groups, StepMetrics* metrics) {
+  std::set<const void*> prompts;  // shared within a group
+  int64_t bytes = 0;
+  for (const EpisodeGroup& group : groups) {
+    for (const Episode& episode : group.episodes) {
+      for (const Sample& sample : episode.samples) {
+        if (sample.routed_experts == nullptr) continue;
+        const RoutedExperts& routed = *sample.routed_experts;
+        bytes += static_cast<int64_t>(routed.rest.size());
+        if (prompts.insert(routed.prompt.get()).second) bytes += routed.prompt_bytes();
+      }
+    }
+  }
+  if (bytes > 0) metrics->Set(metric::kRoutedExpertsBytes, static_cast<double>(bytes));
+}
+
 double SampledTokens(const std::vector<EpisodeGroup>& groups) {
   double tokens = 0;
   for (const EpisodeGroup& group : groups) {
@@ -174,6 +190,7 @@ void AddRolloutMetrics(const std::vector<EpisodeGroup>& groups, StepMetrics* met
   AddLengths(groups, metrics);
   AddDuplicates(groups, metrics);
   AddVersions(groups, metrics);
+  AddRoutedExperts(groups, metrics);
   AddCounts(groups, metrics);
 }
 
@@ -194,6 +211,11 @@ void AddTrainMetrics(const TrainStats& stats, StepMetrics* metrics) {
     metrics->Set(metric::kRejectedRatio, stats.correction->rejected);
   }
   if (stats.opsm_masked) metrics->Set(metric::kOpsmClipfrac, *stats.opsm_masked);
+  if (stats.routing_replay) {
+    metrics->Set(metric::kRoutingDiffering, stats.routing_replay->differing);
+    metrics->Set(metric::kOwnRoutingKl, stats.routing_replay->own_routing_kl);
+    metrics->Set(metric::kReplayedKl, stats.routing_replay->replayed_kl);
+  }
   metrics->Set(metric::kTrainRolloutKl, stats.train_rollout_kl);
   metrics->Set(metric::kLogprobDiffMean, stats.train_rollout_logprob_abs_diff_mean);
   metrics->Set(metric::kLogprobDiffMax, stats.train_rollout_logprob_abs_diff_max);

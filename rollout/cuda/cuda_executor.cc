@@ -207,6 +207,18 @@ int32_t CudaExecutor::Peek(int64_t sample) {
   return pinned_output_[buffer].as<int32_t>()[sample];
 }
 
+// Enqueued behind the step, before the event that Collect waits for.
+void CudaExecutor::DownloadRoutedExperts(const Step& step, int buffer) {
+  routed_bytes_[buffer] = 0;
+  if (!step.routed_experts) return;
+  PinnedBuffer& to = pinned_routed_[buffer];
+  if (to.bytes() == 0) to = PinnedBuffer(limits_.max_rows * ops_.routed_row_bytes());
+  const int64_t bytes = static_cast<int64_t>(step.rows.size()) * ops_.routed_row_bytes();
+  CUDA_CHECK(cudaMemcpyAsync(to.data(), ops_.routed_experts(), static_cast<size_t>(bytes),
+                             cudaMemcpyDeviceToHost, stream_));
+  routed_bytes_[buffer] = bytes;
+}
+
 void CudaExecutor::Launch(const Step& step) {
   CHECK_LT(in_flight_, kMaxInFlight);
   CHECK(!step.rows.empty());
@@ -236,6 +248,7 @@ void CudaExecutor::Launch(const Step& step) {
                                static_cast<size_t>(output_.bytes()), cudaMemcpyDeviceToHost,
                                stream_));
   }
+  DownloadRoutedExperts(step, buffer);
   CUDA_CHECK(cudaEventRecord(done_[buffer], stream_));
   ++in_flight_;
 }
@@ -254,6 +267,10 @@ StepResult CudaExecutor::Collect() {
   result.logprobs.assign(floats(1), floats(1) + n);
   result.entropies.assign(floats(2), floats(2) + n);
   result.finite.assign(ints(3), ints(3) + n);
+  const uint8_t* routed = pinned_routed_[buffer].as<uint8_t>();
+  if (routed_bytes_[buffer] > 0) {
+    result.routed_experts.assign(routed, routed + routed_bytes_[buffer]);
+  }
   return result;
 }
 

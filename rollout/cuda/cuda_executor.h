@@ -34,6 +34,7 @@ struct Step {
   std::vector<std::vector<int32_t>> tables;  // KV blocks of each sequence, from position 0
   std::vector<kernels::KvCopy> copies;       // before the step, in every layer
   std::vector<int32_t> ids;                  // that penalties and bans of samples read
+  bool routed_experts = false;               // bring back the experts of all rows
 };
 
 struct StepResult {
@@ -41,6 +42,7 @@ struct StepResult {
   std::vector<float> logprobs;
   std::vector<float> entropies;
   std::vector<int32_t> finite;
+  std::vector<uint8_t> routed_experts;  // PassResult::routed_experts
 };
 
 class CudaExecutor {
@@ -84,6 +86,7 @@ class CudaExecutor {
   kernels::cuda::AttentionDivision FillDivision(const Extents& extents, std::byte* to) const;
   void UploadCopies(const Step& step, int buffer);
   void UploadIds(const Step& step);
+  void DownloadRoutedExperts(const Step& step, int buffer);
   // Numbers of attention's tiles and lone rows; no tiles in a graph, where every row goes alone.
   void Enqueue(const Extents& extents, int64_t tiles = 0, int64_t lone_rows = 0);
   void RunGraph(const Extents& extents);
@@ -96,6 +99,8 @@ class CudaExecutor {
   PinnedBuffer pinned_input_[kMaxInFlight], pinned_copies_[kMaxInFlight],
       pinned_output_[kMaxInFlight];
   cudaEvent_t done_[kMaxInFlight];
+  PinnedBuffer pinned_routed_[kMaxInFlight];  // made when first asked for
+  int64_t routed_bytes_[kMaxInFlight] = {};
   int64_t num_samples_[kMaxInFlight] = {};
   int in_flight_ = 0, next_ = 0;
   std::set<Extents> seen_;

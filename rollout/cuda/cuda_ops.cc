@@ -71,7 +71,8 @@ int64_t CudaOps::BufferBytes(const model::ModelSpec& spec, DType dtype,
     bytes += s.rows * s.cols * SizeOf(s.dtype);
   if (spec.has_moe()) {
     bytes += 4 * (spec.num_layers * spec.num_experts + spec.num_experts * limits.max_rows +
-                  2 * limits.max_rows * spec.experts_per_token);
+                  2 * limits.max_rows * spec.experts_per_token) +
+             limits.max_rows * RoutedRowBytes(spec);
   }
   return bytes;
 }
@@ -104,6 +105,7 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
     expert_slots_ = DeviceBuffer(4 * spec_.num_experts * limits.max_rows);
     expert_ids_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
     expert_weights_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
+    routed_experts_ = DeviceBuffer(limits.max_rows * RoutedRowBytes(spec_));
   }
   CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
                              static_cast<size_t>(attention_workspace_.bytes()), stream));
@@ -274,9 +276,14 @@ Value CudaOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
   routing.counts = expert_counts_.as<int32_t>() + layer * shape.num_experts;
   routing.slots = expert_slots_.as<int32_t>();
   routing.capacity = limits_.max_rows;
+  const int id_bytes = spec_.expert_id_bytes();
+  routing.record.ids = routed_experts_.data() + spec_.moe_index(layer) * shape.top_k * id_bytes;
+  routing.record.row_stride = spec_.num_moe_layers() * shape.top_k;
+  routing.record.id_bytes = id_bytes;
   const int32_t* replay = input_.replay_experts;
   if (replay != nullptr) replay += spec_.moe_index(layer) * rows * shape.top_k;
-  kernels::cuda::RouteTopK(logits.view, shape, input_.positions, replay, routing, stream_);
+  kernels::cuda::RouteTopK(logits.view, shape, input_.positions,
+                           kernels::cuda::ReplayedRouting::Of(replay, shape.top_k), routing, stream_);
   const Value hidden = Buffer(kExpertsHidden, rows * shape.top_k, shape.f);
   kernels::cuda::ExpertsGateUp(x.view, weights_.View(p.experts_gate_up), shape, routing, device_,
                                hidden.view, stream_);

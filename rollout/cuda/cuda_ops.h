@@ -71,6 +71,11 @@ class CudaOps : public model::Ops {
   // Logits of at most max_logit_rows of them, in the model's dtype; valid until the next call.
   kernels::TensorView Head(const kernels::TensorView& hidden);
 
+  // Experts of the last Forward's rows, [rows, layers with experts, top_k] ids as RoutedExperts has
+  // them, on the device; not those of padding. Of routed_row_bytes() a row.
+  const std::byte* routed_experts() const { return routed_experts_.data(); }
+  int64_t routed_row_bytes() const { return RoutedRowBytes(spec_); }
+
   // Positions [0, count) of blocks to other blocks, in every layer. copies: device [n].
   void CopyKv(const kernels::KvCopy* copies, int64_t n);
 
@@ -111,6 +116,9 @@ class CudaOps : public model::Ops {
     int64_t rows, cols;
     kernels::DType dtype;
   };
+  static int64_t RoutedRowBytes(const model::ModelSpec& spec) {
+    return spec.num_moe_layers() * spec.experts_per_token * spec.expert_id_bytes();
+  }
   // Largest extents of each role.
   static std::vector<BufferShape> Shapes(const model::ModelSpec& spec, kernels::DType dtype,
                                          const OpsLimits& limits);
@@ -134,7 +142,7 @@ class CudaOps : public model::Ops {
   DeviceBuffer rope_;
   DeviceBuffer attention_workspace_;
   DeviceBuffer expert_counts_;  // [layers, E], cleared at the start of a Forward
-  DeviceBuffer expert_slots_, expert_ids_, expert_weights_;
+  DeviceBuffer expert_slots_, expert_ids_, expert_weights_, routed_experts_;
 };
 
 }  // namespace orrery::rollout::cuda

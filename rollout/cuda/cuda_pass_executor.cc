@@ -106,6 +106,7 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
                               const Copies& copies) {
   Step step;
   step.copies = copies;
+  step.routed_experts = WantsRoutedExperts(pass);
   size_t next = 0;
   for (size_t i = 0; i < pass.size(); ++i) {
     AddRows(pass[i], &step);
@@ -117,13 +118,16 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
   executor_.Launch(step);
 }
 
-std::vector<kernels::SampleResult> CudaPassExecutor::Collect() {
-  const StepResult from = executor_.Collect();
-  std::vector<kernels::SampleResult> results(from.token_ids.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    results[i] = {from.token_ids[i], from.logprobs[i], from.entropies[i], from.finite[i] != 0};
+PassResult CudaPassExecutor::Collect() {
+  StepResult from = executor_.Collect();
+  PassResult result;
+  result.samples.resize(from.token_ids.size());
+  for (size_t i = 0; i < result.samples.size(); ++i) {
+    result.samples[i] = {from.token_ids[i], from.logprobs[i], from.entropies[i],
+                         from.finite[i] != 0};
   }
-  return results;
+  result.routed_experts = std::move(from.routed_experts);
+  return result;
 }
 
 }  // namespace orrery::rollout::cuda

@@ -33,7 +33,7 @@ class CudaPassExecutor : public PassExecutor {
   int depth() const override { return CudaExecutor::kMaxInFlight; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
               const Copies& copies) override;
-  std::vector<kernels::SampleResult> Collect() override;
+  PassResult Collect() override;
 
  private:
   void AddRows(const Work& work, Step* step) const;

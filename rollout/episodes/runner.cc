@@ -22,7 +22,7 @@ absl::Status Runner::Run(std::vector<EpisodeGroup>* groups) {
   for (EpisodeGroup& group : *groups) {
     for (Episode& episode : group.episodes) {
       conversations.push_back(std::make_unique<Conversation>());
-      *conversations.back() = {&group.prompt, &episode, group.prompt.messages, {}};
+      *conversations.back() = {&group.prompt, &episode, group.prompt.messages, {}, nullptr};
     }
   }
   {
@@ -56,11 +56,30 @@ void Runner::SubmitGroup(std::vector<Conversation*> members, std::vector<int32_t
   GenerationRequest request;
   request.prompt_ids = std::move(prompt_ids);
   request.sampling = options_.sampling;
+  request.return_routed_experts = options_.return_routed_experts;
   for (const Conversation* member : members) request.seeds.push_back(member->episode->seed);
   engine_.Submit(std::move(request),
                  [this, members = std::move(members)](size_t index, Generation generation) {
                    TakeTurn(members[index], std::move(generation));
                  });
+}
+
+void Runner::TakeRoutedExperts(Conversation* conversation, RoutedExperts experts) {
+  std::shared_ptr<RoutedExperts>& record = conversation->routed_experts;
+  if (record == nullptr) {
+    record = std::make_shared<RoutedExperts>(std::move(experts));
+    conversation->episode->samples[0].routed_experts = record;
+    return;
+  }
+  // Earlier turns' tokens were drawn from what earlier turns computed.
+  const int64_t known = record->num_bytes(), of_prompt = experts.prompt_bytes();
+  if (known < of_prompt) {
+    record->rest.insert(record->rest.end(), experts.prompt->begin() + known, experts.prompt->end());
+  }
+  const int64_t skipped = std::max<int64_t>(0, known - of_prompt);
+  if (skipped < static_cast<int64_t>(experts.rest.size())) {
+    record->rest.insert(record->rest.end(), experts.rest.begin() + skipped, experts.rest.end());
+  }
 }
 
 void Runner::TakeTurn(Conversation* conversation, Generation generation) {
@@ -71,6 +90,9 @@ void Runner::TakeTurn(Conversation* conversation, Generation generation) {
     return End(conversation, EpisodeStatus::kFailed, std::move(generation.error));
   }
   ++episode.num_turns;
+  if (options_.return_routed_experts) {
+    TakeRoutedExperts(conversation, std::move(generation.routed_experts));
+  }
   conversation->ids.insert(conversation->ids.end(), generation.token_ids.begin(),
                            generation.token_ids.end());
   const std::string text = codec_.Decode(generation.token_ids, /*skip_special=*/true);
@@ -110,6 +132,7 @@ bool Runner::Continue(Conversation* conversation, const std::string& text) {
   GenerationRequest request;
   request.prompt_ids = conversation->ids;
   request.sampling = options_.sampling;
+  request.return_routed_experts = options_.return_routed_experts;
   request.seeds = {HashSeed({episode.seed, static_cast<uint64_t>(episode.num_turns)})};
   engine_.Submit(std::move(request), [this, conversation](size_t, Generation generation) {
     TakeTurn(conversation, std::move(generation));

@@ -23,6 +23,7 @@ struct RunnerOptions {
   int64_t max_turns = 1;      // policy turns of an episode
   int64_t max_positions = 0;  // the model's context: a conversation that fills it ends truncated
   bool share_prompt = true;   // false: every episode computes its prompt by itself
+  bool return_routed_experts = false;
 };
 
 class Runner : public EpisodeRunner {
@@ -42,8 +43,11 @@ class Runner : public EpisodeRunner {
     Episode* episode;
     std::vector<Message> messages;  // so far, sampled turns included
     std::vector<int32_t> ids;
+    std::shared_ptr<RoutedExperts> routed_experts;  // the sample's, where asked for
   };
 
+  // The experts of the positions that earlier turns did not compute.
+  static void TakeRoutedExperts(Conversation* conversation, RoutedExperts experts);
   void SubmitGroup(std::vector<Conversation*> members, std::vector<int32_t> prompt_ids);
   void TakeTurn(Conversation* conversation, Generation generation);
   // Submits the next turn; false where the episode has ended.

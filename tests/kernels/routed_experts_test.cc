@@ -68,6 +68,10 @@ TEST(RouteTest, ReplaysARecordAndFallsBackWhereThereIsNone) {
   Routing routing;
   RouteTopK(View(logits, 2, 4), shape, record, &routing);
   EXPECT_EQ(routing.experts, (std::vector<int32_t>{0, 1, 3, 2}));
+  EXPECT_EQ(routing.num_differing, 1) << "of the replayed rows, one";
+  // The same set in another order is no difference: weights follow the experts.
+  RouteTopK(View(logits, 2, 4), shape, std::vector<int32_t>{2, 3, 3, 2}, &routing);
+  EXPECT_EQ(routing.num_differing, 0);
   EXPECT_NEAR(routing.weights[1] / routing.weights[0], std::exp(1.0), 32 * kFloatEps);
 }
 

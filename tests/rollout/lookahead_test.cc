@@ -39,24 +39,24 @@ class MadeUpExecutor : public PassExecutor {
       ASSERT_EQ(last, known);
       ASSERT_EQ(w.response->num_pending, 1);
       ASSERT_FALSE(in_flight_.empty());
-      EXPECT_EQ(in_flight_.back().at(w.response->pending_draw).token_id,
+      EXPECT_EQ(in_flight_.back().samples.at(w.response->pending_draw).token_id,
                 Token(*w.request, *w.response, known));
     }
-    std::vector<kernels::SampleResult> results;
+    PassResult results;
     for (const Draw& d : draws) {
       kernels::SampleResult result;
       const auto index =
           static_cast<int64_t>(d.response->generation.token_ids.size()) + d.response->num_pending;
       result.token_id = Token(*d.request, *d.response, index);
       result.logprob = -1;
-      results.push_back(result);
+      results.samples.push_back(result);
     }
     in_flight_.push_back(std::move(results));
   }
-  std::vector<kernels::SampleResult> Collect() override {
-    const std::vector<kernels::SampleResult> results = in_flight_.front();
+  PassResult Collect() override {
+    PassResult result = std::move(in_flight_.front());
     in_flight_.pop_front();
-    return results;
+    return result;
   }
 
  private:
@@ -68,7 +68,7 @@ class MadeUpExecutor : public PassExecutor {
   model::ModelSpec spec_;
   BlockPool pool_;
   PolicyVersion version_ = 1;
-  std::deque<std::vector<kernels::SampleResult>> in_flight_;
+  std::deque<PassResult> in_flight_;
 };
 
 std::vector<Generation> Generate(int depth, int64_t blocks, uint64_t seed, EngineStats* stats) {

@@ -56,14 +56,16 @@ absl::Status CpuExecutor::Score(WeightsOf which, std::span<const MicroBatch> mic
   std::vector<absl::Status> statuses(micros.size());
   const auto run = [&](int64_t m) {
     const MicroBatch& micro = micros[m];
-    const model::Batch packed = micro.batch();
+    const std::vector<int32_t> replay = micro.ReplayExperts();
+    model::Batch packed = micro.batch();
+    packed.replay_experts = replay;
     TrainingOps ops(&weights, &rope_, /*recompute=*/false);
     ops.Begin(packed, micro.num_blocks, /*grads=*/nullptr);
     const model::Value hidden = model::Forward(weights.spec(), weights.layout(), packed, ops);
     std::vector<float> logps(micro.targets.size()), entropies(micro.targets.size());
     const int64_t bad =
         ops.Logprobs(hidden, micro.targets, InverseTemperature(temperature), logps, entropies);
-    statuses[m] = score(static_cast<size_t>(m), {logps, entropies, bad});
+    statuses[m] = score(static_cast<size_t>(m), {logps, entropies, bad, ops.differing_routing()});
   };
   if (small_model()) {
     kernels::ParallelFor(static_cast<int64_t>(micros.size()), run);
@@ -76,13 +78,16 @@ absl::Status CpuExecutor::Score(WeightsOf which, std::span<const MicroBatch> mic
 absl::Status CpuExecutor::RunMicroBatch(const MicroBatch& micro, size_t index,
                                         float inverse_temperature, const LossFn& loss, float* grads,
                                         TrainingOps* ops) {
-  const model::Batch packed = micro.batch();
+  const std::vector<int32_t> replay = micro.ReplayExperts();
+  model::Batch packed = micro.batch();
+  packed.replay_experts = replay;
   ops->Begin(packed, micro.num_blocks, grads);
   const model::Value hidden = model::Forward(store_.spec(), store_.layout(), packed, *ops);
   const size_t n = micro.targets.size();
   std::vector<float> logps(n), entropies(n), dlogps(n), dentropies(n);
   const int64_t bad = ops->Logprobs(hidden, micro.targets, inverse_temperature, logps, entropies);
-  RETURN_IF_ERROR(loss(index, {logps, entropies, bad}, dlogps, dentropies));
+  RETURN_IF_ERROR(
+      loss(index, {logps, entropies, bad, ops->differing_routing()}, dlogps, dentropies));
   ops->Backward(dlogps, dentropies);
   return absl::OkStatus();
 }

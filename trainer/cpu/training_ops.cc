@@ -46,6 +46,7 @@ void TrainingOps::Begin(const Batch&, int64_t num_blocks, float* grads) {
   scratch_.Reset();
   BeginTape(grads != nullptr);
   grads_ = grads;
+  differing_routing_ = 0;
   const int64_t half = kernels::KvBlocks::NumElements(spec_.heads, num_blocks);
   if (static_cast<int64_t>(kv_memory_.size()) < 2 * half) kv_memory_.resize(2 * half);
   kv_ = {kv_memory_.data(), kv_memory_.data() + half, num_blocks};
@@ -174,6 +175,7 @@ Value TrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& bat
   const auto routing = std::make_shared<kernels::Routing>();
   const auto state = std::make_shared<kernels::ExpertsState>();
   kernels::RouteTopK(logits, shape, replay, routing.get());
+  differing_routing_ += routing->num_differing;
   const Value out = Make(x.view.rows, x.view.cols);
   kernels::RoutedExperts(x.view, *routing, shape, weights_.PackedStack(p.experts_gate_up),
                          weights_.PackedStack(p.experts_down), weights_.rounding(), state.get(),

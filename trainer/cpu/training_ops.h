@@ -53,6 +53,8 @@ class TrainingOps : public RecordingOps {
   // After Logprobs, with Begin's grads: adds the gradient of all weights.
   void Backward(std::span<const float> dlogprobs, std::span<const float> dentropies);
 
+  // Of the last forward (TokenScores).
+  int64_t differing_routing() const { return differing_routing_; }
   // Bytes held for activations.
   int64_t activation_bytes() const { return main_.bytes() + scratch_.bytes(); }
 
@@ -80,6 +82,7 @@ class TrainingOps : public RecordingOps {
   std::vector<Target> targets_;
   std::vector<kernels::LogSoftmaxStats> stats_;
   float inverse_temperature_ = 1;
+  int64_t differing_routing_ = 0;
 };
 
 }  // namespace orrery::trainer

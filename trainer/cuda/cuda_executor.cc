@@ -106,7 +106,7 @@ absl::Status CudaExecutor::Score(WeightsOf which, std::span<const MicroBatch> mi
         model::Forward(weights.spec(), weights.layout(), ops_->batch(), *ops_);
     std::vector<float> logps(micros[m].targets.size()), entropies(logps.size());
     const int64_t bad = ops_->Logprobs(hidden, temperature, logps, entropies);
-    RETURN_IF_ERROR(score(m, {logps, entropies, bad}));
+    RETURN_IF_ERROR(score(m, {logps, entropies, bad, ops_->differing_routing()}));
   }
   return absl::OkStatus();
 }
@@ -119,7 +119,8 @@ absl::Status CudaExecutor::RunMicroBatch(const MicroBatch& micro, size_t index, 
   const size_t n = micro.targets.size();
   std::vector<float> logps(n), entropies(n), dlogps(n), dentropies(n);
   const int64_t bad = ops_->Logprobs(hidden, temperature, logps, entropies);
-  RETURN_IF_ERROR(loss(index, {logps, entropies, bad}, dlogps, dentropies));
+  RETURN_IF_ERROR(
+      loss(index, {logps, entropies, bad, ops_->differing_routing()}, dlogps, dentropies));
   ops_->Backward(dlogps, dentropies);
   return absl::OkStatus();
 }

@@ -174,6 +174,12 @@ void CudaTrainingOps::Begin(const MicroBatch& micro, const model::DeviceWeights&
     tiles = attention_grad_.Words();
   }
   input_.Upload(micro, spec_.heads, tiles, stream_);
+  routed_id_bytes_ = micro.routed_id_bytes;
+  differing_routing_ = 0;
+  if (micro.replays_routing() && pool_->real()) {
+    if (differing_.bytes() == 0) differing_ = DeviceBuffer(4);
+    CUDA_CHECK(cudaMemsetAsync(differing_.data(), 0, 4, stream_));
+  }
   PrepareKv(micro.num_blocks);
 }
 
@@ -313,8 +319,18 @@ kernels::cuda::Routing CudaTrainingOps::MakeRouting(int64_t rows) {
   return routing;
 }
 
-Value CudaTrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch& batch) {
-  CHECK(batch.replay_experts.empty());  // MicroBatch has none
+kernels::cuda::ReplayedRouting CudaTrainingOps::ReplayOf(int64_t layer) const {
+  kernels::cuda::ReplayedRouting replay;
+  if (input_.routed_experts() == nullptr) return replay;
+  const int64_t k = spec_.experts_per_token;
+  replay.experts.ids = input_.routed_experts() + spec_.moe_index(layer) * k * routed_id_bytes_;
+  replay.experts.row_stride = spec_.num_moe_layers() * k;
+  replay.experts.id_bytes = routed_id_bytes_;
+  replay.differing = differing_.as<int32_t>();
+  return replay;
+}
+
+Value CudaTrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
   const model::LayerParams& p = weights_->layout().layers[layer];
   const kernels::ExpertsShape shape = spec_.experts_shape();
   const int64_t rows = x.view.rows, slots = rows * shape.top_k;
@@ -322,7 +338,8 @@ Value CudaTrainingOps::RoutedExperts(const Value& x, int64_t layer, const Batch&
   const TensorView logits = arena.Allocate(DType::kFloat32, rows, shape.num_experts);
   Product(x.view, p.router, kNoParam, logits);
   const kernels::cuda::Routing routing = MakeRouting(rows);
-  Run(kernels::cuda::RouteTopK, logits, shape, input_.positions(), nullptr, routing, stream_);
+  Run(kernels::cuda::RouteTopK, logits, shape, input_.positions(), ReplayOf(layer), routing,
+      stream_);
   Run(kernels::cuda::SortExpertLists, routing, shape, rows, stream_);
   const TensorView gate_up = arena.Allocate(dtype(), slots, 2 * shape.f);
   Run(kernels::cuda::ExpertsLinear, x.view, shape.top_k, weights_->View(p.experts_gate_up), shape,
@@ -409,10 +426,16 @@ int64_t CudaTrainingOps::Logprobs(const Value& hidden, float temperature, std::s
   }
   if (!pool_->real()) return -1;
   const int64_t bytes = 3 * n * 4;
-  if (pinned_.bytes() < bytes) pinned_ = PinnedBuffer(2 * bytes);
+  if (pinned_.bytes() < bytes + 4) pinned_ = PinnedBuffer(2 * (bytes + 4));
   CUDA_CHECK(cudaMemcpyAsync(pinned_.data(), scores, static_cast<size_t>(bytes),
                              cudaMemcpyDeviceToHost, stream_));
+  const bool replays = input_.routed_experts() != nullptr;
+  if (replays) {
+    CUDA_CHECK(cudaMemcpyAsync(pinned_.data() + bytes, differing_.data(), 4, cudaMemcpyDeviceToHost,
+                               stream_));
+  }
   CUDA_CHECK(cudaStreamSynchronize(stream_));
+  if (replays) differing_routing_ = *pinned_.as<int32_t>(bytes);
   const float* from = pinned_.as<float>();
   std::copy(from, from + n, logprobs.begin());
   std::copy(from + n, from + 2 * n, entropies.begin());

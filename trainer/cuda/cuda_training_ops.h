@@ -89,6 +89,8 @@ class CudaTrainingOps : public RecordingOps {
   // finite, or -1. Waits for the device.
   int64_t Logprobs(const model::Value& hidden, float temperature, std::span<float> logprobs,
                    std::span<float> entropies);
+  // Of the last Logprobs (TokenScores).
+  int64_t differing_routing() const { return differing_routing_; }
   // After Logprobs, with Begin's grads.
   void Backward(std::span<const float> dlogprobs, std::span<const float> dentropies);
 
@@ -134,6 +136,8 @@ class CudaTrainingOps : public RecordingOps {
     int64_t layer = 0;
   };
   kernels::cuda::Routing MakeRouting(int64_t rows);
+  // What the layer replays of the micro-batch.
+  kernels::cuda::ReplayedRouting ReplayOf(int64_t layer) const;
   void RoutedExpertsBackward(const KeptExperts& kept);
   int64_t HeadRows() const;
   void HeadChunk(int64_t first, int64_t count, kernels::TensorView* logits);
@@ -161,6 +165,9 @@ class CudaTrainingOps : public RecordingOps {
   kernels::TensorView head_rows_;       // those of the targets
   kernels::cuda::TargetScores scores_;
   float temperature_ = 1;
+  int32_t routed_id_bytes_ = 0;
+  kernels::cuda::DeviceBuffer differing_;  // counter of ReplayedRouting
+  int64_t differing_routing_ = 0;
 };
 
 }  // namespace orrery::trainer

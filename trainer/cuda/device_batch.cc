@@ -62,6 +62,21 @@ void DeviceBatch::AppendTables(const MicroBatch& micro, const kernels::HeadShape
   lone_rows_ = Append(division.lone_rows);
 }
 
+void DeviceBatch::AppendRoutedExperts(const MicroBatch& micro) {
+  has_routed_experts_ = micro.replays_routing();
+  routed_experts_ = Append(std::span<const int32_t>());
+  if (!has_routed_experts_) return;
+  const auto row_bytes = static_cast<size_t>(micro.routed_layers) * micro.routed_top_k *
+                         static_cast<size_t>(micro.routed_id_bytes);
+  const size_t bytes = micro.routed_rows.size() * row_bytes;
+  values_.resize(values_.size() + (bytes + 3) / 4);
+  auto* to = reinterpret_cast<uint8_t*>(values_.data() + routed_experts_);
+  for (const uint8_t* row : micro.routed_rows) {
+    std::memcpy(to, row, row_bytes);
+    to += row_bytes;
+  }
+}
+
 void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& heads,
                          std::span<const int32_t> extra, cudaStream_t stream) {
   values_.clear();
@@ -86,6 +101,7 @@ void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& head
   rows_by_token_ = Append(kernels::cuda::ListByKey(micro.token_ids));
   targets_by_row_ = Append(kernels::cuda::ListByKey(rows));
   extra_ = Append(extra);
+  AppendRoutedExperts(micro);
   Send(stream);
 }
 

@@ -36,6 +36,10 @@ class DeviceBatch {
   // Rows by token, and targets by the row that predicts them.
   kernels::cuda::DeviceRowLists rows_by_token() const { return Lists(rows_by_token_); }
   kernels::cuda::DeviceRowLists targets_by_row() const { return Lists(targets_by_row_); }
+  // Recorded experts of the rows, [rows, layers with experts, top_k] ids; null without replay.
+  std::byte* routed_experts() const {
+    return has_routed_experts_ ? device_.data() + 4 * routed_experts_ : nullptr;
+  }
   const int32_t* extra() const { return At(extra_); }
   int64_t device_bytes() const { return capacity_; }
 
@@ -46,6 +50,7 @@ class DeviceBatch {
   const int32_t* At(int64_t offset) const { return device_.as<int32_t>() + offset; }
   int64_t Append(std::span<const int32_t> values);
   ListOffsets Append(const kernels::cuda::RowLists& lists);
+  void AppendRoutedExperts(const MicroBatch& micro);
   kernels::cuda::DeviceRowLists Lists(const ListOffsets& o) const;
   void AppendTables(const MicroBatch& micro, const kernels::HeadShape& heads);
   void Send(cudaStream_t stream);
@@ -59,7 +64,8 @@ class DeviceBatch {
   int64_t num_rows_ = 0, num_targets_ = 0, num_copies_ = 0, max_position_ = 0, table_stride_ = 0;
   int64_t num_tiles_ = 0, num_lone_rows_ = 0, tiles_ = 0, lone_rows_ = 0;
   int64_t token_ids_ = 0, positions_ = 0, slots_ = 0, sequence_of_ = 0, tables_ = 0, copies_ = 0,
-          target_rows_ = 0, target_ids_ = 0, extra_ = 0;
+          target_rows_ = 0, target_ids_ = 0, extra_ = 0, routed_experts_ = 0;
+  bool has_routed_experts_ = false;
   ListOffsets rows_by_token_, targets_by_row_;
 };
 

@@ -46,6 +46,9 @@ struct ModelSpec {
   int64_t moe_index(int64_t layer) const {
     return std::count(is_moe_layer.begin(), is_moe_layer.begin() + layer, uint8_t{1});
   }
+  int64_t num_moe_layers() const { return moe_index(num_layers); }
+  // Of an expert's id in recorded routing.
+  int32_t expert_id_bytes() const { return num_experts <= 256 ? 1 : 2; }
   bool has_moe() const { return num_experts > 0; }
   float attention_scale() const;
   kernels::ExpertsShape experts_shape() const {

@@ -59,7 +59,7 @@ class CudaExpertsGradTest : public CudaTest {
     DeviceArray<int32_t> experts(slots), counts(s.num_experts), lists(s.num_experts * capacity);
     counts.Zero();
     const Routing routing{weights.get(), experts.get(), counts.get(), lists.get(), capacity};
-    RouteTopK(logits.view(), s, positions.get(), nullptr, routing, nullptr);
+    RouteTopK(logits.view(), s, positions.get(), {}, routing, nullptr);
     SortExpertLists(routing, s, l.rows, nullptr);
 
     const DeviceMatrix gate_up(l.dtype, slots, 2 * s.f), hidden(l.dtype, slots, s.f);

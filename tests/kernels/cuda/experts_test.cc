@@ -42,7 +42,7 @@ class CudaExpertsTest : public CudaTest {
     const DeviceArray<int32_t> device_positions(positions);
     counts.Zero();
     const Routing routing{weights.get(), experts.get(), counts.get(), lists.get(), capacity};
-    RouteTopK(logits, s, device_positions.get(), nullptr, routing, nullptr);
+    RouteTopK(logits, s, device_positions.get(), {}, routing, nullptr);
     const DeviceMatrix hidden(mlp.dtype, slots, s.f), y(mlp.dtype, slots, s.d);
     ExpertsGateUp(x, mlp.device_gate_up.view(), s, routing, limits_, hidden.view(), nullptr);
     ExpertsDown(hidden.view(), mlp.device_down.view(), s, routing, limits_, y.view(), nullptr);

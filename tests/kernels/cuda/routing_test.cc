@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 
 #include "kernels/experts/routed_experts_cuda.h"
 #include "tests/kernels/cuda/device_array.h"
@@ -28,7 +29,7 @@ RouteResult Route(const std::vector<float>& logits, const ExpertsShape& shape,
       lists(shape.num_experts * capacity);
   counts.Zero();
   RouteTopK(device.view(), shape, device_positions.get(),
-            replay.empty() ? nullptr : device_replay.get(),
+            ReplayedRouting::Of(replay.empty() ? nullptr : device_replay.get(), shape.top_k),
             {weights.get(), experts.get(), counts.get(), lists.get(), capacity}, nullptr);
   return {experts.Download(), counts.Download(), lists.Download(), weights.Download()};
 }
@@ -130,6 +131,71 @@ TEST_F(CudaRoutingTest, ReplaysARecordAndFallsBackWhereThereIsNone) {
   }
   ExpectWeights(logits.data(), shape, replay.data(), result.weights.data());
   ExpectLists(result, shape, kRows);
+}
+
+// A record of several layers, row by row, of ids of one or two bytes: written by one call, replayed
+// by the next, which counts the rows whose own choice is another set.
+TEST_F(CudaRoutingTest, RecordsBytesAndReplaysThem) {
+  for (const int64_t experts : {16, 200, 384}) {
+    const ExpertsShape shape{experts, 4, 8, 8, true};
+    constexpr int64_t kRows = 77, kLayers = 3;
+    const int id_bytes = experts <= 256 ? 1 : 2;
+    std::mt19937 random(static_cast<uint32_t>(experts));
+    std::normal_distribution<float> normal;
+    std::vector<float> logits(static_cast<size_t>(kRows * experts)), others(logits.size());
+    for (float& v : logits) v = normal(random);
+    for (size_t i = 0; i < logits.size(); ++i) others[i] = logits[i] + 0.1f * normal(random);
+    std::vector<int32_t> positions(kRows, 5);
+    positions[3] = -1;  // padding
+    const DeviceMatrix first(DType::kFloat32, logits, kRows, experts, 3),
+        second(DType::kFloat32, others, kRows, experts, 3);
+    const DeviceArray<int32_t> device_positions(positions);
+    const int64_t row_bytes = kLayers * shape.top_k * id_bytes;
+    DeviceArray<uint8_t> record(kRows * row_bytes);
+    record.Zero();
+    const auto route = [&](const TensorView& of, const ReplayedRouting& replay, int64_t layer) {
+      DeviceArray<float> weights(kRows * shape.top_k);
+      DeviceArray<int32_t> ids(kRows * shape.top_k), counts(experts), lists(experts * kRows);
+      counts.Zero();
+      Routing routing{weights.get(), ids.get(), counts.get(), lists.get(), kRows};
+      if (layer >= 0) {
+        routing.record = {
+            reinterpret_cast<std::byte*>(record.get()) + layer * shape.top_k * id_bytes,
+            kLayers * shape.top_k, id_bytes};
+      }
+      RouteTopK(of, shape, device_positions.get(), replay, routing, nullptr);
+      return ids.Download();
+    };
+    const std::vector<int32_t> chosen = route(first.view(), {}, 1);
+    const std::vector<uint8_t> bytes = record.Download();
+    for (int64_t t = 0; t < kRows; ++t) {
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        for (int64_t s = 0; s < shape.top_k; ++s) {
+          const uint8_t* at = bytes.data() + t * row_bytes + (layer * shape.top_k + s) * id_bytes;
+          const int32_t id = id_bytes == 1 ? at[0] : at[0] | at[1] << 8;
+          ASSERT_EQ(id, layer == 1 && t != 3 ? chosen[t * shape.top_k + s] : 0)
+              << "row " << t << " layer " << layer;
+        }
+      }
+    }
+    DeviceArray<int32_t> differing(1);
+    differing.Zero();
+    ReplayedRouting replay;
+    replay.experts = {reinterpret_cast<std::byte*>(record.get()) + shape.top_k * id_bytes,
+                      kLayers * shape.top_k, id_bytes};
+    replay.differing = differing.get();
+    EXPECT_EQ(route(first.view(), replay, -1), chosen);
+    EXPECT_EQ(differing.Download()[0], 0);
+    EXPECT_EQ(route(second.view(), replay, -1), chosen);
+    const std::vector<int32_t> own = route(second.view(), {}, -1);
+    int32_t expected = 0;
+    for (int64_t t = 0; t < kRows; ++t) {
+      const auto a = own.begin() + t * shape.top_k, b = chosen.begin() + t * shape.top_k;
+      expected += t != 3 && !std::is_permutation(a, a + shape.top_k, b, b + shape.top_k);
+    }
+    EXPECT_GT(expected, 0);
+    EXPECT_EQ(differing.Download()[0], expected);
+  }
 }
 
 }  // namespace

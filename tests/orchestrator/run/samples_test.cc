@@ -34,6 +34,17 @@ void ExpectSame(const Segment& a, const Segment& b) {
   EXPECT_EQ(a.versions, b.versions);
 }
 
+void ExpectSame(const std::shared_ptr<const RoutedExperts>& a,
+                const std::shared_ptr<const RoutedExperts>& b) {
+  ASSERT_EQ(a == nullptr, b == nullptr);
+  if (a == nullptr) return;
+  EXPECT_EQ(a->num_layers, b->num_layers);
+  EXPECT_EQ(a->top_k, b->top_k);
+  EXPECT_EQ(a->id_bytes, b->id_bytes);
+  EXPECT_EQ(*a->prompt, *b->prompt);
+  EXPECT_EQ(a->rest, b->rest);
+}
+
 void ExpectSame(const Episode& a, const Episode& b) {
   EXPECT_EQ(a.episode_id, b.episode_id);
   EXPECT_EQ(a.group_id, b.group_id);
@@ -51,6 +62,7 @@ void ExpectSame(const Episode& a, const Episode& b) {
   ASSERT_EQ(a.samples.size(), b.samples.size());
   for (size_t s = 0; s < a.samples.size(); ++s) {
     EXPECT_EQ(a.samples[s].finish_reason, b.samples[s].finish_reason);
+    ExpectSame(a.samples[s].routed_experts, b.samples[s].routed_experts);
     ASSERT_EQ(a.samples[s].segments.size(), b.samples[s].segments.size());
     for (size_t i = 0; i < a.samples[s].segments.size(); ++i) {
       ExpectSame(a.samples[s].segments[i], b.samples[s].segments[i]);
@@ -102,6 +114,18 @@ std::vector<EpisodeGroup> StrangeGroups() {
   groups[2].episodes[2].samples.back().finish_reason = FinishReason::kRejected;
   groups[2].episodes[3].samples[0].segments[0].token_ids.clear();
   groups[2].episodes[3].group_id = 77;
+  // Two episodes of one prompt, of a model with so many experts that ids take two bytes.
+  const auto prompt = std::make_shared<std::vector<uint8_t>>();
+  for (int i = 0; i < 5 * 12; ++i) prompt->push_back(static_cast<uint8_t>(i * 37));
+  for (size_t i = 0; i < 2; ++i) {
+    auto routed = std::make_shared<RoutedExperts>();
+    routed->num_layers = 3;
+    routed->top_k = 2;
+    routed->id_bytes = 2;
+    routed->prompt = prompt;
+    routed->rest.assign(12 * (i + 1), static_cast<uint8_t>(255 - i));
+    groups[0].episodes[i].samples[0].routed_experts = routed;
+  }
   groups[2].episodes[3].outcome.parts = {{"same", 1}, {"same", 2}};
   return groups;
 }
@@ -115,6 +139,10 @@ TEST(Samples, ComeBackBitForBit) {
   EXPECT_EQ(back.step, 12);
   ASSERT_EQ(back.groups.size(), groups.size());
   for (size_t i = 0; i < groups.size(); ++i) ExpectSame(groups[i], back.groups[i]);
+  const auto routed = [&](size_t i) {
+    return back.groups[0].episodes[i].samples[0].routed_experts;
+  };
+  EXPECT_EQ(routed(0)->prompt, routed(1)->prompt) << "one memory";
   // Written again, the bytes are the same.
   EXPECT_EQ(EncodeSamples(12, back.groups, TestPieces), Get(folder / "samples/step-12.jsonl.zst"));
 }
@@ -224,6 +252,28 @@ TEST(Samples, ErrorsNameLineAndPlace) {
   EXPECT_THAT(error("\"prompt\":{", "\"prompt\":3,\"p\":{"), HasSubstr("prompt: "));
   EXPECT_THAT(error("\"seed\":", "\"seed\":-"), HasSubstr("seed: "));
   EXPECT_THAT(error("\"status\"", "\"state\""), HasSubstr("'status' is missing"));
+}
+
+TEST(Samples, RoutedExpertsThatDoNotFitAreErrors) {
+  const std::string line = Replaced(OneLine(), R"("finish_reason")",
+                                    R"("routed_experts":{"layers":2,"top_k":1,"id_bytes":1,)"
+                                    R"("prompt_tokens":1,"tokens":3,"ids":"AQIDBAUG"},)"
+                                    R"("finish_reason")");
+  ASSERT_OK(ReadLine(line));
+  const auto error = [&](const std::string& from, const std::string& to) {
+    return StatusText(ReadLine(Replaced(line, from, to)));
+  };
+  EXPECT_THAT(error("\"layers\":2", "\"layers\":3"),
+              HasSubstr("routed_experts: 6 bytes of ids, but 3 tokens of 3 bytes"));
+  EXPECT_THAT(error("\"layers\":2", "\"layers\":0"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("\"layers\":2", "\"layers\":2000000000"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("\"id_bytes\":1", "\"id_bytes\":4"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("\"prompt_tokens\":1", "\"prompt_tokens\":4"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("\"prompt_tokens\":1", "\"prompt_tokens\":-1"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("\"tokens\":3", "\"tokens\":9000000000000000000"), HasSubstr("cannot be"));
+  EXPECT_THAT(error("AQIDBAUG", "AQ!DBAUG"), HasSubstr("routed_experts"));
+  EXPECT_THAT(error("\"routed_experts\":{", "\"routed_experts\":7,\"x\":{"),
+              HasSubstr("expected an object"));
 }
 
 TEST(Samples, ForEachEpisodeStopsAtTheFirstError) {

@@ -69,6 +69,7 @@ class CudaEngineTest : public testing::Test {
       request.prompt_ids.push_back(static_cast<int32_t>(HashSeed({i, t, 7}) % 500));
     }
     for (uint64_t n = 0; n < 4; ++n) request.seeds.push_back(HashSeed({i, n, 8}));
+    request.return_routed_experts = routed_experts_;
     return request;
   }
   // 24 requests of 4 responses; split: each response as a request of its own.
@@ -110,6 +111,7 @@ class CudaEngineTest : public testing::Test {
 
   model::ModelSpec spec_;
   mutable int64_t preemptions_ = 0;
+  bool routed_experts_ = false;
 };
 
 TEST_F(CudaEngineTest, GreedyTextEqualsTheCpus) {
@@ -152,6 +154,63 @@ TEST_F(CudaEngineTest, ExactResponsesDependOnNothingElse) {
     expect({64, 100, 60}, "few blocks");
     EXPECT_GT(preemptions_, 0);
   }
+}
+
+std::vector<int> Experts(const Generation& g) {
+  std::vector<int> ids;
+  for (int64_t p = 0; p < g.routed_experts.num_positions(); ++p) {
+    const uint8_t* at = g.routed_experts.At(p);
+    ids.insert(ids.end(), at, at + g.routed_experts.token_bytes());
+  }
+  return ids;
+}
+
+TEST_F(CudaEngineTest, RoutedExpertsEqualTheCpus) {
+  const auto store = MakeStore(DType::kFloat32);
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  const Setting setting;
+  routed_experts_ = true;
+  const std::vector<Generation> gpu = Generate(MakeExecutor(*store, setting), setting, greedy);
+  fakes::Collector collector;
+  EngineOptions options;
+  options.scheduler = Limits(setting);
+  options.kv_blocks = setting.blocks;
+  Engine cpu(store.get(), nullptr, options);
+  for (uint64_t i = 0; i < 24; ++i) cpu.Submit(MakeRequest(i, greedy), collector.Expect(i, 4));
+  collector.Wait();
+  for (uint64_t i = 0; i < 24; ++i) {
+    for (uint64_t n = 0; n < 4; ++n) {
+      const Generation want = collector.Of(i)[n];
+      const Generation& got = gpu[4 * i + n];
+      ASSERT_EQ(got.token_ids, want.token_ids);
+      ASSERT_EQ(
+          got.routed_experts.num_positions(),
+          static_cast<int64_t>(MakeRequest(i, greedy).prompt_ids.size() + got.token_ids.size()) -
+              1);
+      ASSERT_EQ(got.routed_experts.num_layers, 1);
+      ASSERT_EQ(got.routed_experts.top_k, 4);
+      ASSERT_EQ(Experts(got), Experts(want)) << "request " << i << " response " << n;
+    }
+  }
+}
+
+TEST_F(CudaEngineTest, RoutedExpertsDependOnNothingElseAndChangeNothing) {
+  const auto store = MakeStore(DType::kBFloat16);
+  const Setting plain;
+  const std::vector<Generation> unasked = Generate(MakeExecutor(*store, plain), plain, {});
+  routed_experts_ = true;
+  const std::vector<Generation> want = Generate(MakeExecutor(*store, plain), plain, {});
+  ExpectSame(want, unasked, "recording changes no token");
+  EXPECT_EQ(unasked[0].routed_experts.num_bytes(), 0);
+  for (const Setting& setting :
+       {Setting{3, 512, 2000}, Setting{64, 7, 2000}, Setting{64, 100, 60}}) {
+    const std::vector<Generation> got = Generate(MakeExecutor(*store, setting), setting, {});
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(Experts(got[i]), Experts(want[i])) << "response " << i;
+    }
+  }
+  EXPECT_GT(preemptions_, 0);
 }
 
 TEST_F(CudaEngineTest, FiltersPenaltiesAndMinimumLengths) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 
 #include "orchestrator/base/hash.h"
@@ -131,6 +132,43 @@ TEST_F(RunnerTest, AGroupIsOneRequestUnlessPromptsAreNotShared) {
     EXPECT_EQ(seeds, expected) << "first turns are sampled with the episodes' seeds";
     EXPECT_EQ(requests[0].prompt_ids, PromptIds(groups[0]));
     EXPECT_EQ(requests[0].sampling.max_new_tokens, 50);
+  }
+}
+
+// Of every position the turn counts in which it was computed first.
+TEST_F(RunnerTest, RoutedExpertsOfLaterTurnsFollowThoseOfEarlierOnes) {
+  std::atomic<uint8_t> turn = 0;
+  fakes::ScriptedEngine engine([&](const GenerationRequest& request, size_t) {
+    EXPECT_TRUE(request.return_routed_experts);
+    const std::string so_far = codec_->Decode(request.prompt_ids, true);
+    Generation g = Say(so_far.find("48") != std::string::npos ? "#### 48" : "<calc>8*6</calc>");
+    g.routed_experts.num_layers = 1;
+    g.routed_experts.top_k = 2;
+    const uint8_t now = ++turn;  // ids: the position, and the turn
+    std::vector<uint8_t> prompt;
+    for (size_t p = 0; p < request.prompt_ids.size() + g.token_ids.size() - 1; ++p) {
+      std::vector<uint8_t>& to = p < request.prompt_ids.size() ? prompt : g.routed_experts.rest;
+      to.push_back(static_cast<uint8_t>(p));
+      to.push_back(now);
+    }
+    g.routed_experts.prompt = std::make_shared<std::vector<uint8_t>>(std::move(prompt));
+    return g;
+  });
+  RunnerOptions options = Options(5);
+  options.return_routed_experts = true;
+  const auto groups = Run(&engine, options, Groups(1, 1));
+  const Sample& sample = groups[0].episodes[0].samples[0];
+  ASSERT_EQ(sample.segments.size(), 4u);
+  ASSERT_NE(sample.routed_experts, nullptr);
+  const RoutedExperts& routed = *sample.routed_experts;
+  const auto first_turn = static_cast<int64_t>(sample.segments[0].token_ids.size() +
+                                               sample.segments[1].token_ids.size()) -
+                          1;
+  ASSERT_EQ(routed.num_positions(), static_cast<int64_t>(sample.num_tokens()) - 1);
+  EXPECT_EQ(routed.prompt_bytes(), static_cast<int64_t>(2 * sample.segments[0].token_ids.size()));
+  for (int64_t p = 0; p < routed.num_positions(); ++p) {
+    EXPECT_EQ(routed.At(p)[0], p);
+    EXPECT_EQ(routed.At(p)[1], p < first_turn ? 1 : 2) << "position " << p;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "kernels/cuda/device.h"
 #include "orchestrator/base/hash.h"
@@ -219,8 +220,9 @@ TEST_P(CudaTrainerTest, ACheckpointGoesOnBitForBit) {
 
 // The engine over the trainer's own weights.
 std::vector<TrainingSequence> Sample(const std::shared_ptr<DeviceWeights>& weights,
-                                     float temperature) {
+                                     float temperature, Numerics numerics = Numerics::kExact) {
   rollout::cuda::CudaPassExecutorOptions options;
+  options.numerics = numerics;
   options.scheduler.max_running = 24;
   options.scheduler.prefill_chunk_tokens = 100;
   options.scheduler.max_positions = std::min<int64_t>(400, weights->spec().max_positions);
@@ -234,6 +236,7 @@ std::vector<TrainingSequence> Sample(const std::shared_ptr<DeviceWeights>& weigh
   for (uint64_t i = 0; i < 10; ++i) {
     GenerationRequest request;
     request.sampling.temperature = temperature;
+    request.return_routed_experts = weights->spec().has_moe();
     request.sampling.max_new_tokens = 1 + static_cast<int64_t>(HashSeed({i, 5}) % 90);
     const uint64_t vocabulary = static_cast<uint64_t>(weights->spec().vocab_size);
     // Long ones where the model has room for them: more than one chunk of attention.
@@ -260,6 +263,7 @@ std::vector<TrainingSequence> Sample(const std::shared_ptr<DeviceWeights>& weigh
       s.rollout_logprobs.insert(s.rollout_logprobs.end(), g.logprobs.begin(), g.logprobs.end());
       s.advantages.assign(s.token_ids.size(), static_cast<float>(HashSeed({i, 9}) % 7) - 3);
       s.episode_tokens = static_cast<int64_t>(g.token_ids.size());
+      s.routed_experts = std::make_shared<RoutedExperts>(g.routed_experts);
       sequences.push_back(std::move(s));
     }
   }
@@ -292,6 +296,105 @@ TEST_P(CudaTrainerTest, LogprobsAreTheEnginesBitForBitBeforeAndAfterAStep) {
       EXPECT_EQ(gpu.weights->version(), step + 1);
     }
   }
+}
+
+TrainingBatch ToBatch(std::vector<TrainingSequence> sequences) {
+  TrainingBatch batch;
+  batch.num_episodes = static_cast<int64_t>(sequences.size());
+  for (const TrainingSequence& s : sequences) batch.num_trained_tokens += s.episode_tokens;
+  batch.sequences = std::move(sequences);
+  return batch;
+}
+
+// In exact numerics the engine's experts are the trainer's own choice: replay changes no bit.
+TEST_P(CudaTrainerTest, ReplayAtTheSamplingWeightsChangesNothing) {
+  if (!store_->spec().has_moe()) return;
+  PolicyTrainerOptions options = Options();
+  OnGpu plain(store_.get(), options);
+  options.replay_routing = true;
+  for (const bool recompute : {false, true}) {
+    options.recompute = recompute;
+    OnGpu replaying(store_.get(), options);
+    const TrainingBatch batch = ToBatch(Sample(plain.weights, 1));
+    const auto measured = replaying.trainer->Measure(batch);
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    EXPECT_EQ(measured->routing_replay->differing, 0);
+    EXPECT_EQ(measured->routing_replay->own_routing_kl, 0);
+    EXPECT_EQ(measured->routing_replay->replayed_kl, 0);
+    EXPECT_EQ(measured->train_rollout_logprob_abs_diff_max, 0);
+    EXPECT_EQ(GradientOf(replaying.trainer.get(), batch), GradientOf(plain.trainer.get(), batch));
+  }
+}
+
+// With the routing given, the CPU's experts are the GPU's in bfloat16 too.
+TEST_P(CudaTrainerTest, GradientOfReplayedRoutingIsTheCpus) {
+  const model::ModelSpec& spec = store_->spec();
+  if (!spec.has_moe()) return;
+  const auto layers = static_cast<uint64_t>(spec.num_moe_layers());
+  const auto k = static_cast<uint64_t>(spec.experts_per_token);
+  const auto experts = static_cast<uint64_t>(spec.num_experts);
+  std::map<uint64_t, std::shared_ptr<std::vector<uint8_t>>> prompts;
+  for (TrainingSequence& s : batch_.sequences) {
+    auto routed = std::make_shared<RoutedExperts>();
+    routed->num_layers = static_cast<int32_t>(layers);
+    routed->top_k = static_cast<int32_t>(k);
+    auto& prompt = prompts[s.group_id];
+    const auto fill = [&](uint64_t key, size_t positions, std::vector<uint8_t>* to) {
+      for (uint64_t row = 0; row < positions * layers; ++row) {
+        const uint64_t first = HashSeed({key, row}) % experts;
+        for (uint64_t n = 0; n < k; ++n) {
+          to->push_back(static_cast<uint8_t>((first + n) % experts));
+        }
+      }
+    };
+    const auto shared = static_cast<size_t>(s.shared_prefix);
+    if (prompt == nullptr) {
+      prompt = std::make_shared<std::vector<uint8_t>>();
+      fill(s.group_id, shared, prompt.get());
+    }
+    routed->prompt = prompt;
+    fill(1000 + s.episode_id, s.token_ids.size() - 1 - shared, &routed->rest);
+    s.routed_experts = std::move(routed);
+  }
+  PolicyTrainerOptions options = Options();
+  options.replay_routing = true;
+  const auto cpu = MakeCpuTrainer(store_.get(), nullptr, options);
+  ASSERT_TRUE(cpu.ok());
+  const std::vector<float> expected = GradientOf(cpu->get(), batch_);
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+    for (const int64_t tokens : {90, 100000}) {
+      options.micro_batch_tokens = tokens;
+      OnGpu gpu(store_.get(), options, numerics);
+      EXPECT_LE(RelativeDistance(GradientOf(gpu.trainer.get(), batch_), expected), Tolerance());
+    }
+  }
+}
+
+// Fast numerics on both sides round alike nowhere: here and there the trainer's router would
+// choose another expert, and replay takes that part of the mismatch away.
+TEST(CudaReplayTest, TakesAwayMismatchOfFastNumerics) {
+  if (kernels::NumDevices() == 0) GTEST_SKIP() << "no GPU";
+  constexpr const char* kConfig = R"({"vocab_size": 500, "num_hidden_layers": 6,
+    "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+    "intermediate_size": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "max_position_embeddings": 1024, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    "initializer_range": 0.08, "tie_word_embeddings": false,
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 64,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 96, "norm_topk_prob": true,
+    "decoder_sparse_step": 1, "mlp_only_layers": []})";
+  const auto store = MakeStore({"experts", kConfig, DType::kBFloat16});
+  PolicyTrainerOptions options = Options();
+  options.replay_routing = true;
+  options.micro_batch_tokens = 100000;
+  OnGpu gpu(store.get(), options, Numerics::kFast);
+  const auto measured = gpu.trainer->Measure(ToBatch(Sample(gpu.weights, 1, Numerics::kFast)));
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  const TrainStats::RoutingReplay& replay = measured->routing_replay.value();
+  std::printf("differing %.5f, KL with its own routing %.3g, replayed %.3g\n", replay.differing,
+              replay.own_routing_kl, replay.replayed_kl);
+  EXPECT_GT(replay.differing, 0);
+  EXPECT_LT(replay.differing, 0.2);
+  EXPECT_LT(replay.replayed_kl, replay.own_routing_kl);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTrainerTest,
