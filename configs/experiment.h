@@ -159,9 +159,9 @@ struct OptimizerConfig {
 struct TrainerConfig {
   int64_t optimizer_steps_per_rollout = 1;
   int64_t micro_batch_tokens = 4096;
-  std::string recompute = "none";      // none, block
-  bool share_prefix = true;            // the prompt of a group is computed once
-  std::string routing_replay = "off";  // off, rollout: of a model with experts
+  std::string recompute = "none";       // none, block
+  bool share_prefix = true;             // the prompt of a group is computed once
+  std::string routing_replay = "none";  // none, rollout: of a model with experts
   bool operator==(const TrainerConfig&) const = default;
 };
 

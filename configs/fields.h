@@ -344,7 +344,7 @@ void ForEach(TrainerConfig& c, V& v) {
           "rollout: a model with experts is trained with the experts that its tokens were sampled "
           "with (R3), weighed by its own router; no effect where run.numerics is exact and "
           "optimizer_steps_per_rollout 1")
-        .OneOf({"off", "rollout"}));
+        .OneOf({"none", "rollout"}));
 }
 
 template <typename V>

@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(
   if (options.replay_routing && !executor->spec().has_moe()) {
     return InvalidInput(
         "trainer.routing_replay: the model has no experts, so there is no routing to replay; set "
-        "off");
+        "none");
   }
   return std::unique_ptr<PolicyTrainer>(
       new PolicyTrainer(std::move(executor), std::move(loss), options));

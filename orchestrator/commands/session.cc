@@ -292,8 +292,8 @@ absl::StatusOr<std::unique_ptr<Grader>> MakeGrader(const configs::Experiment& e)
 }
 
 absl::Status CheckRoutingReplay(const configs::Experiment& e, const model::ModelSpec& spec) {
-  if (e.trainer.routing_replay == "off" || spec.has_moe()) return absl::OkStatus();
-  return InvalidInput("{}: {} has no experts, so there is no routing to replay; set off",
+  if (e.trainer.routing_replay == "none" || spec.has_moe()) return absl::OkStatus();
+  return InvalidInput("{}: {} has no experts, so there is no routing to replay; set none",
                       e.Where("trainer.routing_replay"), e.model.path);
 }
 

@@ -36,6 +36,7 @@ std::string ExpertsExperiment(const TempFolder& folder, const std::string& name,
       std::regex_replace(text, std::regex("trainer: \\{"), "trainer: {routing_replay: rollout, ");
   text = std::regex_replace(text, std::regex("rewards: [^\n]*"),
                             "rewards: [{name: regex, parameters: {pattern: \"[3-5]\"}}]");
+  text = std::regex_replace(text, std::regex("every: 2"), "every: 2, keep: 0");
   text.resize(text.find("evals:"));
   Put(path, text);
   return path;
@@ -94,7 +95,7 @@ TEST(RoutingReplay, LearnsTheSameWhereNumericsAreExact) {
   TempFolder folder;
   ASSERT_EQ(Orrery({"run", ExpertsExperiment(folder, "with", 4)}).code, 0);
   const Ended without = Orrery(
-      {"run", ExpertsExperiment(folder, "without", 4), "--set", "trainer.routing_replay=off"});
+      {"run", ExpertsExperiment(folder, "without", 4), "--set", "trainer.routing_replay=none"});
   ASSERT_EQ(without.code, 0) << without;
   ExpectSameFiles(folder / "with/checkpoints/step-4", folder / "without/checkpoints/step-4");
 }
@@ -103,11 +104,11 @@ TEST(RoutingReplay, LearnsTheSameWhereNumericsAreExact) {
 TEST(RoutingReplay, SamplesWithoutRoutingAreNotTrained) {
   TempFolder folder;
   const Words off = {"run", ExpertsExperiment(folder, "a", 2), "--set",
-                     "trainer.routing_replay=off"};
+                     "trainer.routing_replay=none"};
   ASSERT_EQ(Orrery(off).code, 0);
   const std::string file = folder / "a/experiment.yaml";
   Put(file,
-      std::regex_replace(Get(file), std::regex("routing_replay: off"), "routing_replay: rollout"));
+      std::regex_replace(Get(file), std::regex("routing_replay: none"), "routing_replay: rollout"));
   const Ended ended = Orrery({"replay", folder / "a", "--step", "1"});
   EXPECT_EQ(ended.code, 2) << ended;
   EXPECT_THAT(ended.err, HasSubstr("no routed experts to replay"));

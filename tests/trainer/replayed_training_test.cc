@@ -304,7 +304,7 @@ TEST(ReplayedGradient, GoesThroughTheWeightsOfTheRecordedExperts) {
   std::vector<float> values(static_cast<size_t>(store->layout().num_elements));
   store->CopyTo(values);
   int checked = 0;
-  for (int64_t i = 0; i < p.num_elements(); i += 7) {
+  for (int64_t i = 0; i < p.num_elements(); i += 5) {
     const float at = values[p.offset + i];
     const auto slope = [&](float h) {
       fakes::Poke(store.get(), store->layout().layers[5].router, i, at + h);
@@ -317,7 +317,7 @@ TEST(ReplayedGradient, GoesThroughTheWeightsOfTheRecordedExperts) {
     constexpr float kH = 1.0f / 64;
     const double fine = slope(kH), coarse = slope(2 * kH);
     // Rounding of the log-probs, and the curvature that the coarser step shows.
-    const double noise = 64 * std::numeric_limits<float>::epsilon() * size / kH;
+    const double noise = 8 * std::numeric_limits<float>::epsilon() * size / kH;
     EXPECT_NEAR(gradient[p.offset + i], fine, std::abs(fine - coarse) + noise) << "element " << i;
     checked += std::abs(fine) > 4 * (std::abs(fine - coarse) + noise);
   }
@@ -333,16 +333,19 @@ TEST(ReplayedRouting, WhatCannotBeReplayedIsRefused) {
   const auto store = fakes::LoadTiny("qwen3_moe", DType::kFloat32);
   const auto sequences = Sample(*store);
   const auto trainer = MakeTrainer(store.get(), true);
+  size_t which = 0;
+  while (sequences[which].routed_experts->rest.empty()) ++which;
+  const std::string named = fmt::format("episode {} of group {}", which, sequences[which].group_id);
   const auto refuse = [&](const std::function<void(RoutedExperts*)>& change, const char* text) {
     auto broken = sequences;
-    auto routed = std::make_shared<RoutedExperts>(*broken[2].routed_experts);
+    auto routed = std::make_shared<RoutedExperts>(*broken[which].routed_experts);
     change(routed.get());
-    broken[2].routed_experts = routed;
+    broken[which].routed_experts = routed;
     for (const bool train : {false, true}) {
       const auto stats =
           train ? trainer->Train({ToBatch(broken)}) : trainer->Measure(ToBatch(broken));
       EXPECT_THAT(StatusText(stats.status()), HasSubstr(text));
-      EXPECT_THAT(StatusText(stats.status()), HasSubstr("episode 2 of group 0"));
+      EXPECT_THAT(StatusText(stats.status()), HasSubstr(named));
     }
   };
   refuse([](RoutedExperts* r) { r->rest.resize(r->rest.size() - 1); }, "and needs those of");
