@@ -74,6 +74,10 @@ absl::Status EnableControllers(const Hierarchies& hierarchies, const std::string
                   "are in the way: move them into one below)");
 }
 
+Descriptor OpenFile(const std::string& path) {
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
 Descriptor OpenFolder(const std::string& path) {
   return Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
@@ -109,6 +113,10 @@ absl::StatusOr<Group> Group::Make(const Hierarchies& hierarchies, const std::str
     if (!procs.valid()) return ErrnoStatus("cannot open cgroup.procs of", folder, errno);
   }
   RETURN_IF_ERROR(ApplyLimits(hierarchies, name, limits));
+  const bool v2 = hierarchies.is_v2("memory");
+  group.memory_events_ = OpenFile(hierarchies.of("memory") + "/" + name +
+                                  (v2 ? "/memory.events" : "/memory.oom_control"));
+  group.pids_events_ = OpenFile(hierarchies.of("pids") + "/" + name + "/pids.events");
   return group;
 }
 
@@ -123,15 +131,23 @@ absl::Status Group::Delegate(uint32_t owner) const {
   return ErrnoStatus("cannot delegate the control group", name_, errno);
 }
 
-absl::StatusOr<Descriptor> Group::MakeCommand(const std::string& name, uint32_t owner) const {
+absl::StatusOr<CommandGroup> Group::MakeCommand(const std::string& name, uint32_t owner) const {
   if (::mkdirat(unified_.get(), name.c_str(), 0755) != 0) {
     return ErrnoStatus("cannot make a command's control group in", name_, errno);
   }
-  Descriptor folder(::openat(unified_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid() || ::fchownat(folder.get(), "cgroup.procs", owner, owner, 0) != 0) {
+  CommandGroup command{name, {}, {}};
+  command.folder.Reset(::openat(unified_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!command.folder.valid() ||
+      ::fchownat(command.folder.get(), "cgroup.procs", owner, owner, 0) != 0) {
     return ErrnoStatus("cannot delegate a command's control group in", name_, errno);
   }
-  return folder;
+  command.events.Reset(::openat(command.folder.get(), "cgroup.events", O_RDONLY | O_CLOEXEC));
+  return command;
+}
+
+bool IsEmpty(const CommandGroup& command) {
+  const auto text = ReadGroupFile(command.events);
+  return text.ok() && text->find("populated 0") != std::string::npos;
 }
 
 bool Group::RemoveCommand(const std::string& name) const {
@@ -140,13 +156,9 @@ bool Group::RemoveCommand(const std::string& name) const {
 
 absl::StatusOr<GroupEvents> Group::ReadEvents() const {
   GroupEvents events;
-  const bool v2 = hierarchies_->is_v2("memory");
-  ASSIGN_OR_RETURN(const std::string memory,
-                   ReadGroupFile(AT_FDCWD, hierarchies_->of("memory") + "/" + name_ +
-                                               (v2 ? "/memory.events" : "/memory.oom_control")));
+  ASSIGN_OR_RETURN(const std::string memory, ReadGroupFile(memory_events_));
   events.oom_kills = ValueOf(memory, "oom_kill");
-  ASSIGN_OR_RETURN(const std::string pids, ReadGroupFile(AT_FDCWD, hierarchies_->of("pids") + "/" +
-                                                                       name_ + "/pids.events"));
+  ASSIGN_OR_RETURN(const std::string pids, ReadGroupFile(pids_events_));
   events.process_limit_hits = ValueOf(pids, "max");
   return events;
 }
@@ -180,19 +192,30 @@ absl::StatusOr<std::vector<int64_t>> Group::Processes() const {
   return pids;
 }
 
-void KillCommand(int command_folder) {
+namespace {
+
+void KillGroup(int folder) {
   // Fails only where the folder has gone.
-  WriteGroupFile(command_folder, "cgroup.kill", "1").IgnoreError();
+  WriteGroupFile(folder, "cgroup.kill", "1").IgnoreError();
+}
+
+}  // namespace
+
+void KillCommand(CommandGroup& command) {
+  command.killed = true;
+  KillGroup(command.folder.get());
 }
 
 void Group::Kill() const {
-  if (unified_.valid()) KillCommand(unified_.get());
+  if (unified_.valid()) KillGroup(unified_.get());
 }
 
 absl::Status Group::Remove() {
   if (hierarchies_ == nullptr) return absl::OkStatus();
   unified_.Reset();
   procs_.clear();
+  memory_events_.Reset();
+  pids_events_.Reset();
   return RemoveGroupTree(*std::exchange(hierarchies_, nullptr), name_);
 }
 

@@ -31,6 +31,15 @@ struct GroupEvents {
   int64_t process_limit_hits = 0;
 };
 
+// A folder in which one command runs; the next one may have it once it is empty.
+struct CommandGroup {
+  std::string name;
+  Descriptor folder;
+  Descriptor events;  // its cgroup.events
+  // Linux counts kills of a group, and kills who is born into one from a group with another count.
+  bool killed = false;
+};
+
 // Where the controllers are mounted.
 class Hierarchies {
  public:
@@ -72,8 +81,8 @@ class Group {
   // Once the first process is inside; all others are born there.
   void CloseProcs() { procs_.clear(); }
 
-  // A folder below, for one command; `owner` may give birth in it. Its descriptor.
-  absl::StatusOr<Descriptor> MakeCommand(const std::string& name, uint32_t owner) const;
+  // A folder below, for one command; `owner` may give birth in it.
+  absl::StatusOr<CommandGroup> MakeCommand(const std::string& name, uint32_t owner) const;
   // False where something still runs in it.
   bool RemoveCommand(const std::string& name) const;
 
@@ -92,11 +101,13 @@ class Group {
   std::string name_;
   Descriptor unified_;
   std::vector<Descriptor> procs_;
-  mutable Descriptor oom_events_, pids_events_;
+  Descriptor memory_events_, pids_events_;
 };
 
-// Kills what is in a command's folder.
-void KillCommand(int command_folder);
+// Nothing runs in it.
+bool IsEmpty(const CommandGroup& command);
+// Kills what is in a command's folder; nothing can be born in it any more.
+void KillCommand(CommandGroup& command);
 
 // Kills and removes a group and all below it in every hierarchy; fine where there is none.
 absl::Status RemoveGroupTree(const Hierarchies& hierarchies, const std::string& name);

@@ -7,7 +7,6 @@
 #include <charconv>
 
 #include "orchestrator/base/file.h"
-#include "sandbox/protocol/descriptor.h"
 
 namespace orrery::sandbox {
 
@@ -27,6 +26,13 @@ absl::StatusOr<std::string> ReadGroupFile(int folder, const std::string& path) {
   }
   if (n < 0) return ErrnoStatus("cannot read the control group", path, errno);
   return text;
+}
+
+absl::StatusOr<std::string> ReadGroupFile(const Descriptor& file) {
+  char buffer[4096];
+  const ssize_t n = ::pread(file.get(), buffer, sizeof(buffer), 0);
+  if (n < 0) return ErrnoStatus("cannot read", "a control group's events", errno);
+  return std::string(buffer, static_cast<size_t>(n));
 }
 
 int64_t ValueOf(std::string_view text, std::string_view key) {

@@ -8,7 +8,7 @@
 namespace orrery::sandbox {
 namespace {
 
-constexpr std::chrono::seconds kAfterFailure(1);
+constexpr std::chrono::milliseconds kQuiet(200), kAfterFailure(1000);
 
 // binfmt_misc is set up before the kernel's files are sealed.
 bool NeedsEmulator(const SandboxOptions& options) {
@@ -55,6 +55,7 @@ std::unique_ptr<LocalSandbox> BlankPool::Take(const SandboxOptions& options) {
     kind->wanted = true;
     kinds_.splice(kinds_.begin(), kinds_, kind);
   }
+  kind->asked = Clock::now();
   if (kinds_.size() > kMostKinds) {
     gone = std::move(kinds_.back().ready);
     kinds_.pop_back();
@@ -76,11 +77,28 @@ int64_t BlankPool::ready() {
   return count;
 }
 
+bool BlankPool::IsToFill(Kind& kind) const {
+  const bool low = kind.ready.size() + kind.making <= per_kind_ / 2;
+  const bool quiet = Clock::now() - kind.asked >= kQuiet;
+  if (low || quiet) kind.filling = true;
+  if (IsFull(kind)) kind.filling = false;
+  return kind.filling && (quiet || kind.making == 0);  // leaves processors to who asks
+}
+
+// A full pool waits until somebody asks, another until nobody does.
+void BlankPool::WaitForWork(std::unique_lock<std::mutex>& lock) {
+  const bool full = std::all_of(kinds_.begin(), kinds_.end(),
+                                [&](const Kind& kind) { return !kind.wanted || IsFull(kind); });
+  if (full && !failing_) return changed_.wait(lock);
+  changed_.wait_for(lock, failing_ ? kAfterFailure : kQuiet);
+  failing_ = false;
+}
+
 // REQUIRES: the lock.
 bool BlankPool::NextToMake(SandboxOptions* options) {
   if (failing_) return false;
   for (Kind& kind : kinds_) {
-    if (!kind.wanted || kind.ready.size() + kind.making >= per_kind_) continue;
+    if (!kind.wanted || !IsToFill(kind)) continue;
     ++kind.making;
     *options = kind.options;
     return true;
@@ -93,14 +111,7 @@ void BlankPool::Refill() {
     SandboxOptions options;
     {
       std::unique_lock lock(mutex_);
-      while (!stopping_ && !NextToMake(&options)) {
-        if (failing_) {
-          changed_.wait_for(lock, kAfterFailure);
-          failing_ = false;
-        } else {
-          changed_.wait(lock);
-        }
-      }
+      while (!stopping_ && !NextToMake(&options)) WaitForWork(lock);
       if (stopping_) return;
     }
     auto made = LocalSandbox::LaunchBlank(resources_, options);

@@ -3,10 +3,12 @@
 // shows: the network namespace above all. Each is used for one sandbox and never again.
 //
 // Blanks are made for limits and a host name that were asked for twice, so that one sandbox alone
-// brings no others about; how many wait is the same for each such kind. Threads refill.
-// Thread-safe.
+// brings no others about; how many wait is the same for each such kind. Threads refill while nobody
+// asks, and otherwise only what is less than half full: making one takes a processor for longer
+// than using one. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <memory>
@@ -32,9 +34,12 @@ class BlankPool {
   int64_t ready();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Kind {
     SandboxOptions options;  // limits and host name
     bool wanted = false;     // asked for twice
+    bool filling = false;    // until it is full
+    Clock::time_point asked;
     size_t making = 0;
     std::list<std::unique_ptr<LocalSandbox>> ready;
   };
@@ -43,6 +48,9 @@ class BlankPool {
   std::list<Kind>::iterator Find(const SandboxOptions& options);
   void Refill();
   bool NextToMake(SandboxOptions* options);
+  bool IsFull(const Kind& kind) const { return kind.ready.size() + kind.making >= per_kind_; }
+  bool IsToFill(Kind& kind) const;
+  void WaitForWork(std::unique_lock<std::mutex>& lock);
   void Add(std::unique_ptr<LocalSandbox> sandbox, const SandboxOptions& options);
 
   HostResources* const resources_;

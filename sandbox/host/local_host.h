@@ -29,7 +29,7 @@ struct HostOptions {
   int warm_sandboxes = 0;
   // How many empty sandboxes wait, whatever the image, of limits that were asked for before
   // (blank_pool.h). 0: none. They count as nothing in admission.
-  int blanks = 64;
+  int blanks = 256;
   // Admission: what sandboxes may take together. 0: three quarters of the machine's memory, all its
   // cores, its pid limit less 8192.
   int64_t max_sandboxes = 512;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kReadyPatienceMs = 30'000, kDeathPatienceMs = 30'000;
 constexpr int64_t kFullBytes = 64 << 10;
+constexpr size_t kMostIdleGroups = 4;
 
 // What root keeps inside, of Docker's default list: without NET_RAW (raw sockets), MKNOD and
 // AUDIT_WRITE, which nothing here needs.
@@ -75,6 +76,8 @@ absl::StatusOr<std::unique_ptr<LocalSandbox>> LocalSandbox::LaunchBlank(
   ASSIGN_OR_RETURN(LauncherProcess::Created created, sandbox->Create(std::move(request)));
   sandbox->process_ = std::move(created.process);
   RETURN_IF_ERROR(sandbox->WaitUntilReady());
+  ASSIGN_OR_RETURN(CommandGroup command, sandbox->TakeCommandGroup());
+  sandbox->GiveCommandGroup(std::move(command));
   return sandbox;
 }
 
@@ -243,12 +246,8 @@ ExecResult LocalSandbox::Run(StartRequest start, RunOptions options) {
 
 ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& options) {
   start.id = next_command_++;
-  const std::string name = "c" + std::to_string(start.id);
-  std::shared_lock files(files_mutex_);
-  if (destroyed_) return Lost("the sandbox was destroyed");
-  absl::StatusOr<Descriptor> folder = group_.MakeCommand(name, id_base_);
-  files.unlock();
-  if (!folder.ok()) return Lost(StatusText(folder.status()));
+  absl::StatusOr<CommandGroup> command = TakeCommandGroup();
+  if (!command.ok()) return Lost(StatusText(command.status()));
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return Lost("no socket for a command: too many open files");
@@ -257,7 +256,7 @@ ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& opti
   {
     const std::lock_guard lock(control_mutex_);
     if (SendFrame(control_.get(), static_cast<uint16_t>(MessageType::kStart), Encode(start),
-                  {theirs.get(), folder->get()}) != 0) {
+                  {theirs.get(), command->folder.get()}) != 0) {
       return Lost("the sandbox has ended: its init is gone");
     }
   }
@@ -265,12 +264,36 @@ ExecResult LocalSandbox::RunInCommandGroup(StartRequest& start, RunOptions& opti
   Execution execution({std::move(options.input), std::move(options.next_input), options.input_fd,
                        options.stop_fd, options.terminal, options.timeout_ms, options.keep_bytes,
                        options.output_cap_bytes, std::move(options.on_output)},
-                      std::move(ours), [&] { KillCommand(folder->get()); });
+                      std::move(ours), [&] { KillCommand(*command); });
   ExecResult result = execution.Run();
-  // Stays where something of the command still runs; then it goes with the sandbox.
-  files.lock();
-  if (!destroyed_) group_.RemoveCommand(name);
+  GiveCommandGroup(*std::move(command));
   return result;
+}
+
+absl::StatusOr<CommandGroup> LocalSandbox::TakeCommandGroup() {
+  const std::shared_lock files(files_mutex_);
+  if (destroyed_) return Unavailable("the sandbox was destroyed");
+  {
+    const std::lock_guard lock(command_groups_mutex_);
+    if (!command_groups_.empty()) {
+      CommandGroup command = std::move(command_groups_.back());
+      command_groups_.pop_back();
+      return command;
+    }
+  }
+  return group_.MakeCommand("c" + std::to_string(next_group_++), id_base_);
+}
+
+// It stays where something of the command still runs; then it goes with the sandbox.
+void LocalSandbox::GiveCommandGroup(CommandGroup command) {
+  const std::shared_lock files(files_mutex_);
+  if (destroyed_ || !IsEmpty(command)) return;
+  const std::lock_guard lock(command_groups_mutex_);
+  if (!command.killed && command_groups_.size() < kMostIdleGroups) {
+    command_groups_.push_back(std::move(command));
+  } else {
+    group_.RemoveCommand(command.name);
+  }
 }
 
 void LocalSandbox::AddEvents(const GroupEvents& before, ExecResult& result) const {
@@ -320,6 +343,8 @@ absl::Status LocalSandbox::Destroy() {
   if (volume_ != 0) status.Update(launcher_->Release(volume_));
   upper_.Reset();
   below_.reset();
+  for (const CommandGroup& command : command_groups_) group_.RemoveCommand(command.name);
+  command_groups_.clear();
   status.Update(group_.Remove());
   disk_.reset();
   if (id_base_ != 0 && status.ok()) resources_->slots->Give(id_base_);

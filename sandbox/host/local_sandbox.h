@@ -7,6 +7,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <vector>
 
 #include "sandbox/diff/layered_tree.h"
 #include "sandbox/disk/remove_tree.h"
@@ -116,6 +117,8 @@ class LocalSandbox : public Sandbox {
   absl::Status WaitUntilReady();
   ExecResult Run(StartRequest start, RunOptions options);
   ExecResult RunInCommandGroup(StartRequest& start, RunOptions& options);
+  absl::StatusOr<CommandGroup> TakeCommandGroup();
+  void GiveCommandGroup(CommandGroup command);
   void AddEvents(const GroupEvents& before, ExecResult& result) const;
   absl::StatusOr<ExecResult> RunFileCommand(StartRequest start, RunOptions options);
   absl::StatusOr<std::vector<FileInfo>> ReadEntries(StartRequest start);
@@ -140,8 +143,10 @@ class LocalSandbox : public Sandbox {
   mutable std::shared_mutex files_mutex_;
   Descriptor control_;
   FrameReceiver receiver_;
-  std::atomic<uint64_t> next_command_{1};
+  std::atomic<uint64_t> next_command_{1}, next_group_{1};
   std::atomic<int> running_{0};
+  std::mutex command_groups_mutex_;
+  std::vector<CommandGroup> command_groups_;  // empty ones, for the next commands
   std::atomic<bool> destroyed_{false};
   bool admitted_ = false;
 };

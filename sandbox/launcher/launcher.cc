@@ -15,6 +15,7 @@
 #include "sandbox/launcher/layer_mounts.h"
 #include "sandbox/launcher/mounts.h"
 #include "sandbox/launcher/root.h"
+#include "sandbox/launcher/slice.h"
 #include "sandbox/launcher/system.h"
 #include "sandbox/launcher/volume.h"
 #include "sandbox/protocol/frame.h"
@@ -62,7 +63,8 @@ class Launcher {
 Error Launcher::Prepare() {
   using namespace system;
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);  // whatever the host had
-  ::signal(SIGCHLD, SIG_IGN);                                               // reaps by itself
+  AskForShortTurns();
+  ::signal(SIGCHLD, SIG_IGN);  // reaps by itself
   // Setting the file system ids (root.cc) shall not touch capabilities.
   if (::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) return LastError("securebits");
   if (::unshare(CLONE_NEWNS) != 0) return LastError("unshare of the mount namespace");
