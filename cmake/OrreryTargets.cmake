@@ -66,7 +66,7 @@ function(orrery_binary)
   target_compile_options(orrery PRIVATE ${ORRERY_WARNINGS})
   target_link_libraries(orrery PRIVATE orrery::trainer_cpu orrery::rollout orrery::rollout_episodes orrery::rewards
     orrery::sandbox orrery::sandbox_image orrery::orchestrator_loop orrery::orchestrator_run orrery::orchestrator_data
-    orrery::orchestrator_hub orrery::orchestrator_doctor cli11)
+    orrery::orchestrator_hub orrery::orchestrator_doctor orrery::orchestrator_plan cli11)
   if(ORRERY_HAVE_CUDA)
     target_link_libraries(orrery PRIVATE orrery::rollout_cuda orrery::trainer_cuda)
     target_compile_definitions(orrery PRIVATE ORRERY_HAVE_CUDA=1)
