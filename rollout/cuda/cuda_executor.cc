@@ -17,6 +17,12 @@ cudaStream_t NewStream() {
   return stream;
 }
 
+int64_t FreeBytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<int64_t>(free_bytes);
+}
+
 // 1, 2, 4, 8, then in steps of an eighth of the next power of two (at least 8).
 int64_t Bucket(int64_t n) {
   if (n <= 8)
@@ -43,18 +49,31 @@ CudaExecutor::InputLayout::InputLayout(const Extents& e) {
   bytes = at;
 }
 
-CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
-                           const OpsLimits& limits)
-    : spec_(weights->spec()),
-      limits_(limits),
-      stream_(NewStream()),
-      ops_(weights, device, limits, stream_) {
+CudaExecutor::Extents CudaExecutor::Most(const OpsLimits& limits) {
   const int64_t blocks = (limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   Extents most;
   most.rows = Bucket(limits.max_rows);
   most.samples = Bucket(limits.max_samples);
   most.sequences = Bucket(std::max(limits.max_rows, limits.max_samples));
   most.table_stride = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
+  return most;
+}
+
+int64_t CudaExecutor::BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
+                                  const kernels::DeviceLimits& device, const OpsLimits& limits) {
+  const Extents most = Most(limits);
+  return CudaOps::BufferBytes(spec, dtype, device, limits) + InputLayout(most).bytes +
+         (static_cast<int64_t>(sizeof(kernels::KvCopy)) + 16) * most.samples +
+         kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, spec.vocab_size);
+}
+
+CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
+                           const OpsLimits& limits)
+    : spec_(weights->spec()),
+      limits_(limits),
+      stream_(NewStream()),
+      ops_(weights, device, limits, stream_) {
+  const Extents most = Most(limits);
   const int64_t input_bytes = InputLayout(most).bytes;
   input_ = DeviceBuffer(input_bytes);
   copies_ = DeviceBuffer(static_cast<int64_t>(sizeof(kernels::KvCopy)) * most.samples);
@@ -167,6 +186,8 @@ void CudaExecutor::RunGraph(const Extents& extents) {
   if (seen_.insert(extents).second) return Enqueue(extents);
   auto found = graphs_.find(extents);
   if (found == graphs_.end()) {
+    if (graph_bytes_ >= kMostGraphBytes) return Enqueue(extents);
+    const int64_t before = FreeBytes();
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
@@ -174,6 +195,7 @@ void CudaExecutor::RunGraph(const Extents& extents) {
     CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
+    graph_bytes_ += std::max<int64_t>(0, before - FreeBytes());
     found = graphs_.emplace(extents, executable).first;
   }
   CUDA_CHECK(cudaGraphLaunch(found->second, stream_));

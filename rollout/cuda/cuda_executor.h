@@ -54,6 +54,17 @@ class CudaExecutor {
                const OpsLimits& limits);
   ~CudaExecutor();
 
+  // Device memory that construction takes beside keys and values.
+  static int64_t BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
+                             const kernels::DeviceLimits& device, const OpsLimits& limits);
+  // Graphs are captured until they take so much; steps of further extents run launch by launch.
+  static constexpr int64_t kMostGraphBytes = int64_t{1} << 30;
+  int64_t graph_bytes() const { return graph_bytes_; }
+
+  // The memory of keys and values (CudaOps). REQUIRES: no step is in flight.
+  void GiveBackKv() { ops_.GiveBackKv(); }
+  void TakeKv() { ops_.TakeKv(); }
+
   // REQUIRES: fewer than kMaxInFlight steps in flight.
   void Launch(const Step& step);
   // Waits for the oldest step in flight.
@@ -80,6 +91,7 @@ class CudaExecutor {
     int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, attention_tiles,
         lone_rows, tables, bytes;
   };
+  static Extents Most(const OpsLimits& limits);
   Extents RoundUp(const Step& step) const;
   void Fill(const Step& step, const Extents& extents, std::byte* to) const;
   // Deals the rows of a filled step to the kernels of attention.
@@ -105,6 +117,7 @@ class CudaExecutor {
   int in_flight_ = 0, next_ = 0;
   std::set<Extents> seen_;
   std::map<Extents, cudaGraphExec_t> graphs_;
+  int64_t graph_bytes_ = 0;
 };
 
 }  // namespace orrery::rollout::cuda

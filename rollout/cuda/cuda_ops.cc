@@ -63,10 +63,23 @@ int64_t CudaOps::KvBytes(const model::ModelSpec& spec, DType dtype, int64_t kv_b
   return spec.num_layers * kernels::cuda::KvBlocks::NumBytes(spec.heads, dtype, kv_blocks);
 }
 
+void CudaOps::GiveBackKv() {
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  kv_.Shrink(0);
+}
+
+// Attention reads whole blocks: what was never written must be finite.
+void CudaOps::TakeKv() {
+  kv_.Grow(KvBytes(spec_, weights_.dtype(), limits_.kv_blocks));
+  CUDA_CHECK(cudaMemsetAsync(kv_.data(), 0, static_cast<size_t>(kv_.bytes()), stream_));
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
 int64_t CudaOps::BufferBytes(const model::ModelSpec& spec, DType dtype,
                              const kernels::DeviceLimits& device, const OpsLimits& limits) {
-  int64_t bytes = AttentionWorkspaceBytes(spec, device, limits) +
-                  limits.max_positions * spec.heads.head_dim * 4;
+  int64_t bytes =
+      AttentionWorkspaceBytes(spec, device, limits) + model::RopeBytes(spec, limits.max_positions);
+  if (limits.numerics == Numerics::kFast) bytes += kernels::cuda::LinearLibrary::kWorkspaceBytes;
   for (const BufferShape& s : Shapes(spec, dtype, limits))
     bytes += s.rows * s.cols * SizeOf(s.dtype);
   if (spec.has_moe()) {
@@ -84,7 +97,8 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
       device_(device),
       limits_(limits),
       stream_(stream),
-      kv_(KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
+      kv_(limits.pool != nullptr ? limits.pool : kernels::cuda::MakeDevicePool(),
+          KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
       rope_(model::UploadRope(spec_, limits.max_positions)),
       attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
   if (limits.numerics == Numerics::kFast) {
@@ -109,8 +123,7 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
   }
   CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
                              static_cast<size_t>(attention_workspace_.bytes()), stream));
-  // Attention reads whole blocks: what was never written must be finite.
-  CUDA_CHECK(cudaMemsetAsync(kv_.data(), 0, static_cast<size_t>(kv_.bytes()), stream));
+  if (limits.kv_at_once) TakeKv();
 }
 
 Value CudaOps::Buffer(Role role, int64_t rows, int64_t cols) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/device_pages.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
@@ -52,6 +53,8 @@ struct OpsLimits {
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
   Numerics numerics = Numerics::kExact;
+  std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
+  bool kv_at_once = true;                         // false: from TakeKv on
 };
 
 class CudaOps : public model::Ops {
@@ -78,6 +81,11 @@ class CudaOps : public model::Ops {
 
   // Positions [0, count) of blocks to other blocks, in every layer. copies: device [n].
   void CopyKv(const kernels::KvCopy* copies, int64_t n);
+
+  // Gives the memory of keys and values back to the pool, contents lost, until TakeKv; addresses
+  // stay. Both wait for the device. REQUIRES: nothing that reads them is launched in between.
+  void GiveBackKv();
+  void TakeKv();
 
   // For measurements: keys and values as if something had been computed.
   void RandomiseKv(uint64_t seed);
@@ -138,7 +146,7 @@ class CudaOps : public model::Ops {
 
   std::unique_ptr<kernels::cuda::LinearLibrary> library_;  // of fast numerics
   DeviceBuffer buffers_[kNumRoles];
-  DeviceBuffer kv_;
+  kernels::cuda::PageRange kv_;
   DeviceBuffer rope_;
   DeviceBuffer attention_workspace_;
   DeviceBuffer expert_counts_;  // [layers, E], cleared at the start of a Forward

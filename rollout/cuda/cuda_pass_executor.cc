@@ -7,6 +7,7 @@
 namespace orrery::rollout::cuda {
 
 using kernels::kBlockTokens;
+using kernels::cuda::MemoryTurns;
 
 OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) {
   const SchedulerLimits& s = options.scheduler;
@@ -18,6 +19,8 @@ OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) 
   limits.max_positions = s.max_positions;
   limits.kv_blocks = options.kv_blocks;
   limits.numerics = options.numerics;
+  limits.pool = options.pool;
+  limits.kv_at_once = options.turns == nullptr;
   return limits;
 }
 
@@ -28,7 +31,20 @@ CudaPassExecutor::CudaPassExecutor(std::shared_ptr<DeviceWeights> weights,
     : weights_(std::move(weights)),
       host_(host),
       pool_(options.kv_blocks),
-      executor_(weights_.get(), device, ToOpsLimits(options)) {}
+      turns_(options.turns),
+      executor_(weights_.get(), device, ToOpsLimits(options)) {
+  if (turns_ == nullptr) return;
+  turns_->Register(MemoryTurns::kRollout, {[this] {
+                                             CHECK_EQ(pool_.num_free(), pool_.num_blocks())
+                                                 << "responses wait for their keys and values";
+                                             executor_.GiveBackKv();
+                                           },
+                                           [this] { executor_.TakeKv(); }});
+}
+
+CudaPassExecutor::~CudaPassExecutor() {
+  if (turns_ != nullptr) turns_->Register(MemoryTurns::kRollout, {});
+}
 
 absl::Status CudaPassExecutor::TakeWeights(PolicyVersion version) {
   if (host_ == nullptr) {
@@ -115,6 +131,8 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
       AddSample(draws[next], last, &step);
     }
   }
+  std::unique_lock<std::mutex> turn;
+  if (turns_ != nullptr) turn = turns_->Take(MemoryTurns::kRollout);
   executor_.Launch(step);
 }
 

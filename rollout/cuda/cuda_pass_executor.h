@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/memory_turns.h"
 #include "rollout/cuda/cuda_executor.h"
 #include "rollout/pass_executor.h"
 
@@ -13,6 +14,9 @@ struct CudaPassExecutorOptions {
   SchedulerLimits scheduler;
   int64_t kv_blocks = 0;
   Numerics numerics = Numerics::kExact;
+  std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
+  // Where keys and values lend their memory to the trainer: between requests, their contents lost.
+  std::shared_ptr<kernels::cuda::MemoryTurns> turns;
 };
 
 class CudaPassExecutor : public PassExecutor {
@@ -21,6 +25,7 @@ class CudaPassExecutor : public PassExecutor {
   // other owner, the trainer, and TakeWeights only looks at their version.
   CudaPassExecutor(std::shared_ptr<DeviceWeights> weights, const model::WeightStore* host,
                    const kernels::DeviceLimits& device, const CudaPassExecutorOptions& options);
+  ~CudaPassExecutor() override;
 
   // Extents of a step under these options.
   static OpsLimits ToOpsLimits(const CudaPassExecutorOptions& options);
@@ -43,6 +48,7 @@ class CudaPassExecutor : public PassExecutor {
   std::shared_ptr<DeviceWeights> weights_;
   const model::WeightStore* host_;
   BlockPool pool_;
+  const std::shared_ptr<kernels::cuda::MemoryTurns> turns_;
   CudaExecutor executor_;
 };
 

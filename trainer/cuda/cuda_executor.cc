@@ -1,39 +1,15 @@
 #include "trainer/cuda/cuda_executor.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/base/stopwatch.h"
-#include "trainer/optimizer_file.h"
 
 namespace orrery::trainer {
 
-using kernels::cuda::AdamWPiece;
-using kernels::cuda::DeviceBuffer;
+using kernels::cuda::MemoryTurns;
 using model::DeviceWeights;
-
-namespace {
-
-std::vector<AdamWPiece> CutIntoPieces(const model::WeightLayout& layout) {
-  std::vector<AdamWPiece> pieces;
-  for (const model::Param& p : layout.params) {
-    for (int64_t at = 0; at < p.num_elements(); at += kernels::cuda::kAdamWPiece) {
-      const int64_t count = std::min(kernels::cuda::kAdamWPiece, p.num_elements() - at);
-      pieces.push_back({p.offset + at, static_cast<int32_t>(count), p.decay});
-    }
-  }
-  return pieces;
-}
-
-}  // namespace
-
-int64_t CudaExecutor::StateBytes(const model::WeightLayout& layout) {
-  const auto pieces = static_cast<int64_t>(CutIntoPieces(layout).size());
-  return 4 * 4 * layout.num_elements + pieces * static_cast<int64_t>(sizeof(AdamWPiece)) +
-         8 * (pieces + 1);
-}
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
     model::WeightStore* host, std::shared_ptr<DeviceWeights> weights,
@@ -46,8 +22,12 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
   training.numerics = options.numerics;
   training.recompute = options.recompute;
   training.logits_bytes = options.logits_bytes;
-  ASSIGN_OR_RETURN(executor->ops_,
-                   CudaTrainingOps::Create(executor->spec(), device, training, executor->stream_));
+  ASSIGN_OR_RETURN(executor->ops_, CudaTrainingOps::Create(executor->spec(), device, training,
+                                                           executor->stream_, options.pool));
+  if (options.turns != nullptr) {
+    CudaTrainingOps* ops = executor->ops_.get();
+    options.turns->Register(MemoryTurns::kTraining, {[ops] { ops->Release(); }, nullptr});
+  }
   return executor;
 }
 
@@ -59,46 +39,28 @@ CudaExecutor::CudaExecutor(model::WeightStore* host, std::shared_ptr<DeviceWeigh
       reference_(std::move(reference)),
       options_(options) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  const int64_t n = weights_->layout().num_elements;
-  for (DeviceBuffer* buffer : {&grads_, &master_, &moment1_, &moment2_}) {
-    *buffer = DeviceBuffer(4 * n);
-    CUDA_CHECK(cudaMemset(buffer->data(), 0, static_cast<size_t>(buffer->bytes())));
-  }
-  kernels::cuda::WidenWeights(weights_->data(), n, weights_->dtype(), master_.as<float>(), stream_);
-  const std::vector<AdamWPiece> pieces = CutIntoPieces(weights_->layout());
-  num_pieces_ = static_cast<int64_t>(pieces.size());
-  pieces_ = DeviceBuffer(num_pieces_ * static_cast<int64_t>(sizeof(AdamWPiece)));
-  CUDA_CHECK(cudaMemcpy(pieces_.data(), pieces.data(), static_cast<size_t>(pieces_.bytes()),
-                        cudaMemcpyHostToDevice));
-  sums_ = DeviceBuffer((num_pieces_ + 1) * 8);
-  norm_ = kernels::cuda::PinnedBuffer(8);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  grads_ = kernels::cuda::DeviceBuffer(4 * weights_->layout().num_elements);
+  CUDA_CHECK(cudaMemset(grads_.data(), 0, static_cast<size_t>(grads_.bytes())));
+  optimizer_ = std::make_unique<DeviceOptimizer>(*weights_, options.optimizer_on_host, stream_);
 }
 
 CudaExecutor::~CudaExecutor() {
+  if (options_.turns != nullptr) options_.turns->Register(MemoryTurns::kTraining, {});
   cudaStreamSynchronize(stream_);
   ops_.reset();
+  optimizer_.reset();
   cudaStreamDestroy(stream_);
 }
 
-std::vector<float> CudaExecutor::Download(const DeviceBuffer& buffer) const {
-  std::vector<float> values(static_cast<size_t>(buffer.bytes() / 4));
-  CUDA_CHECK(cudaMemcpyAsync(values.data(), buffer.data(), static_cast<size_t>(buffer.bytes()),
-                             cudaMemcpyDeviceToHost, stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
-  return values;
-}
-
-void CudaExecutor::Upload(std::span<const float> values, const DeviceBuffer& buffer) {
-  CHECK_EQ(static_cast<int64_t>(values.size_bytes()), buffer.bytes());
-  CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(),
-                             cudaMemcpyHostToDevice, stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+std::unique_lock<std::mutex> CudaExecutor::TakeTurn() {
+  if (options_.turns == nullptr) return {};
+  return options_.turns->Take(MemoryTurns::kTraining);
 }
 
 absl::Status CudaExecutor::Score(WeightsOf which, std::span<const MicroBatch> micros,
                                  float temperature, const ScoreFn& score) {
   CHECK(which == WeightsOf::kPolicy || has_reference());
+  const std::unique_lock<std::mutex> turn = TakeTurn();
   const DeviceWeights& weights = which == WeightsOf::kPolicy ? *weights_ : *reference_;
   for (size_t m = 0; m < micros.size(); ++m) {
     ops_->Begin(micros[m], weights, /*grads=*/nullptr);
@@ -127,6 +89,7 @@ absl::Status CudaExecutor::RunMicroBatch(const MicroBatch& micro, size_t index, 
 
 absl::Status CudaExecutor::ForwardBackward(std::span<const MicroBatch> micros, float temperature,
                                            const LossFn& loss) {
+  const std::unique_lock<std::mutex> turn = TakeTurn();
   CUDA_CHECK(cudaMemsetAsync(grads_.data(), 0, static_cast<size_t>(grads_.bytes()), stream_));
   for (size_t m = 0; m < micros.size(); ++m) {
     RETURN_IF_ERROR(RunMicroBatch(micros[m], m, temperature, loss));
@@ -134,14 +97,7 @@ absl::Status CudaExecutor::ForwardBackward(std::span<const MicroBatch> micros, f
   return absl::OkStatus();
 }
 
-double CudaExecutor::GradNorm() {
-  double* norm = sums_.as<double>() + num_pieces_;
-  kernels::cuda::GradNorm(grads_.as<float>(), pieces_.as<AdamWPiece>(), num_pieces_,
-                          sums_.as<double>(), norm, stream_);
-  CUDA_CHECK(cudaMemcpyAsync(norm_.data(), norm, 8, cudaMemcpyDeviceToHost, stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
-  return *norm_.as<double>();
-}
+double CudaExecutor::GradNorm() { return optimizer_->GradNorm(grads_.as<float>()); }
 
 double CudaExecutor::Step(double grad_norm, double learning_rate) {
   CHECK(std::isfinite(grad_norm));
@@ -155,34 +111,29 @@ double CudaExecutor::Step(double grad_norm, double learning_rate) {
   h.learning_rate = static_cast<float>(learning_rate);
   h.gradient_scale = o.ClipScale(grad_norm);
   h.step = steps_;
-  kernels::cuda::AdamWStep(h, pieces_.as<AdamWPiece>(), num_pieces_, grads_.as<float>(),
-                           master_.as<float>(), moment1_.as<float>(), moment2_.as<float>(),
-                           weights_->data(), weights_->dtype(), stream_);
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  optimizer_->Step(h, grads_.as<float>(), weights_.get());
   Stopwatch stopwatch;
   weights_->Commit(static_cast<PolicyVersion>(steps_));
   return stopwatch.Lap();
 }
 
-std::vector<float> CudaExecutor::Gradient() const { return Download(grads_); }
+std::vector<float> CudaExecutor::Gradient() const {
+  std::vector<float> values(static_cast<size_t>(grads_.bytes() / 4));
+  CUDA_CHECK(cudaMemcpyAsync(values.data(), grads_.data(), static_cast<size_t>(grads_.bytes()),
+                             cudaMemcpyDeviceToHost, stream_));
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return values;
+}
 
 absl::Status CudaExecutor::Save(const std::string& folder) {
   CHECK(host_ != nullptr);
   weights_->CopyTo(host_, stream_);
   RETURN_IF_ERROR(host_->SaveCheckpoint(folder));
-  return SaveOptimizer(folder, Download(master_), Download(moment1_), Download(moment2_), steps_);
+  return optimizer_->Save(folder, steps_);
 }
 
 absl::Status CudaExecutor::Load(const std::string& folder) {
-  const auto n = static_cast<size_t>(weights_->layout().num_elements);
-  ASSIGN_OR_RETURN(const OptimizerState state, LoadOptimizer(folder, n));
-  Upload(state.master, master_);
-  Upload(state.moment1, moment1_);
-  Upload(state.moment2, moment2_);
-  steps_ = state.steps;
-  kernels::cuda::RoundWeights(master_.as<float>(), static_cast<int64_t>(n), weights_->data(),
-                              weights_->dtype(), stream_);
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  ASSIGN_OR_RETURN(steps_, optimizer_->Load(folder, weights_.get()));
   weights_->Commit(static_cast<PolicyVersion>(steps_));
   return absl::OkStatus();
 }

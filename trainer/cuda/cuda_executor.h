@@ -1,6 +1,6 @@
 // The trainer's executor on one GPU, over weights that the rollout engine reads at the same
-// address: the optimizer writes them there, so a sync is a version number. Master weights, moments
-// and the gradient are flat float32 buffers on the device.
+// address: the optimizer writes them there, so a sync is a version number. The gradient is a flat
+// float32 buffer on the device; DeviceOptimizer has the rest of the state.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/adamw/adamw_cuda.h"
+#include "kernels/cuda/memory_turns.h"
 #include "trainer/cuda/cuda_training_ops.h"
+#include "trainer/cuda/device_optimizer.h"
 #include "trainer/executor.h"
 
 namespace orrery::trainer {
@@ -17,6 +18,10 @@ namespace orrery::trainer {
 struct CudaExecutorOptions : ExecutorOptions {
   kernels::cuda::Numerics numerics = kernels::cuda::Numerics::kExact;
   int64_t logits_bytes = CudaTrainingOptions{}.logits_bytes;
+  bool optimizer_on_host = false;                 // master weights and moments
+  std::shared_ptr<kernels::cuda::PagePool> pool;  // of activations; null: one of its own
+  // Where the rollout lends the memory of activations.
+  std::shared_ptr<kernels::cuda::MemoryTurns> turns;
 };
 
 class CudaExecutor : public Executor {
@@ -32,7 +37,10 @@ class CudaExecutor : public Executor {
   ~CudaExecutor() override;
 
   // Device memory of master weights, moments and gradient, and of what steps read of the layout.
-  static int64_t StateBytes(const model::WeightLayout& layout);
+  static int64_t StateBytes(const model::WeightLayout& layout) {
+    return 4 * layout.num_elements + DeviceOptimizer::StateBytes(layout) +
+           DeviceOptimizer::TableBytes(layout);
+  }
 
   const model::ModelSpec& spec() const override { return weights_->spec(); }
   kernels::DType dtype() const override { return weights_->dtype(); }
@@ -59,8 +67,8 @@ class CudaExecutor : public Executor {
 
   absl::Status RunMicroBatch(const MicroBatch& micro, size_t index, float temperature,
                              const LossFn& loss);
-  std::vector<float> Download(const kernels::cuda::DeviceBuffer& buffer) const;
-  void Upload(std::span<const float> values, const kernels::cuda::DeviceBuffer& buffer);
+  // The memory of activations, for as long as the lock lives.
+  std::unique_lock<std::mutex> TakeTurn();
 
   model::WeightStore* host_;
   const std::shared_ptr<model::DeviceWeights> weights_;
@@ -68,10 +76,8 @@ class CudaExecutor : public Executor {
   const CudaExecutorOptions options_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<CudaTrainingOps> ops_;
-  kernels::cuda::DeviceBuffer grads_, master_, moment1_, moment2_;
-  kernels::cuda::DeviceBuffer pieces_, sums_;
-  kernels::cuda::PinnedBuffer norm_;
-  int64_t num_pieces_ = 0;
+  kernels::cuda::DeviceBuffer grads_;
+  std::unique_ptr<DeviceOptimizer> optimizer_;
   int64_t steps_ = 0;
 };
 
