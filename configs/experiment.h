@@ -159,7 +159,10 @@ struct OptimizerConfig {
 struct TrainerConfig {
   int64_t optimizer_steps_per_rollout = 1;
   int64_t micro_batch_tokens = 4096;
-  std::string recompute = "none";       // none, block
+  std::string recompute = "none";  // none, block
+  // never, auto (where it does not fit on the GPU), always: master weights and moments in pinned
+  // memory of the host
+  std::string optimizer_offload = "auto";
   bool share_prefix = true;             // the prompt of a group is computed once
   std::string routing_replay = "none";  // none, rollout: of a model with experts
   bool operator==(const TrainerConfig&) const = default;

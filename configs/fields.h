@@ -338,6 +338,11 @@ void ForEach(TrainerConfig& c, V& v) {
                               .In(kPositiveCount));
   v(c.recompute, Field("recompute", "activations are kept, or computed again block by block")
                      .OneOf({"none", "block"}));
+  v(c.optimizer_offload,
+    Field("optimizer_offload",
+          "GPU: float32 weights and moments in the host's memory, streamed through each step; "
+          "auto: where they do not fit on the GPU; no effect on the result")
+        .OneOf({"auto", "never", "always"}));
   v(c.share_prefix, Field("share_prefix", "compute a group's prompt once"));
   v(c.routing_replay,
     Field("routing_replay",

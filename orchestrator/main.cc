@@ -49,6 +49,7 @@ absl::StatusOr<Ending> Done(const absl::Status& status) {
 // Holds what the options write into, and the command that was chosen.
 struct CommandLine {
   commands::RunArguments run;
+  commands::PlanArguments plan;
   commands::BenchArguments bench;
   commands::ShapeBenchArguments shape_bench;
   std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
@@ -89,6 +90,19 @@ void AddTraining(CLI::App& app, CommandLine& line) {
   });
   AddExperiment(eval, line);
   eval->add_option("--checkpoint", line.checkpoint, "a model folder in place of model.path");
+}
+
+void AddPlan(CLI::App& app, CommandLine& line) {
+  CLI::App* plan = Add(app, line, "plan", "the memory an experiment takes, before it runs", [&] {
+    line.plan.run = line.run;
+    return Done(commands::Plan(line.plan));
+  });
+  AddExperiment(plan, line);
+  plan->add_flag("--sft", line.plan.supervised, "as `orrery sft` would run it");
+  plan->add_option("--gpu", line.plan.gpu, "h200, b200 or rubin in place of the GPU at hand");
+  plan->add_option("--device-memory", line.plan.device_memory,
+                   "memory of the GPU in bytes, or with a unit (80GB, 80GiB)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
 }
 
 void AddReading(CLI::App& app, CommandLine& line) {
@@ -221,6 +235,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "orrery 0.1.0");
   CommandLine line;
   AddTraining(app, line);
+  AddPlan(app, line);
   AddReading(app, line);
   AddTools(app, line);
   AddSandbox(app, line);

@@ -1,5 +1,7 @@
 #include <cuda.h>
 
+#include <string>
+
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_pages.h"
 
@@ -44,10 +46,10 @@ void Check(CUresult status, const char* what, int64_t bytes) {
   if (status == CUDA_SUCCESS) return;
   size_t free_bytes = 0, total_bytes = 0;
   cudaMemGetInfo(&free_bytes, &total_bytes);
-  CHECK(status == CUDA_SUCCESS) << what << " of " << (bytes >> 20) << " MB: driver error "
-                                << static_cast<int>(status) << "; the GPU has "
-                                << (free_bytes >> 20) << " of " << (total_bytes >> 20)
-                                << " MB free";
+  EndProcess("the GPU failed: " + std::string(what) + " of " + std::to_string(bytes >> 20) +
+             " MiB: driver error " + std::to_string(static_cast<int>(status)) + "; " +
+             std::to_string(free_bytes >> 20) + " of " + std::to_string(total_bytes >> 20) +
+             " MiB are free");
 }
 
 class DeviceDriver : public PageDriver {

@@ -179,10 +179,11 @@ absl::Status BenchTrain(const ShapeBenchArguments& a) {
       a.micro_batches, a.micro_batch_tokens, a.sequence_tokens);
   fmt::print(
       "{:.3f} s a step, {:.0f} tokens/s, {:.1f} TFLOP/s of the model: {:.1f}% of the matmul "
-      "ceiling {:.0f} TFLOP/s; {:.1f} GB on the device\n",
+      "ceiling {:.0f} TFLOP/s; {:.2f} GB taken on the device, {:.2f} GB planned\n",
       report.step_seconds, report.tokens_per_second,
       report.model_flops / report.step_seconds * 1e-12, 100 * report.mfu(),
-      report.ceiling_flops_per_second * 1e-12, report.memory_bytes * 1e-9);
+      report.ceiling_flops_per_second * 1e-12, report.memory_bytes * 1e-9,
+      report.planned_bytes * 1e-9);
   return absl::OkStatus();
 }
 

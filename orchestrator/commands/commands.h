@@ -30,6 +30,15 @@ struct EvalArguments {
 };
 absl::Status Eval(const EvalArguments& arguments);
 
+struct PlanArguments {
+  RunArguments run;
+  bool supervised = false;    // as `orrery sft` would run it
+  int64_t device_memory = 0;  // bytes of the GPU; 0: what it has
+  std::string gpu;            // h200, b200, rubin; empty: the one at hand
+};
+// InvalidInput where it does not fit.
+absl::Status Plan(const PlanArguments& arguments);
+
 absl::Status PrintConfig(const RunArguments& arguments, bool explain);
 absl::Status Plot(const std::vector<std::string>& directories,
                   const std::vector<std::string>& metrics, const std::string& html);

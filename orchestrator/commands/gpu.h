@@ -1,12 +1,14 @@
 // The GPU's side of an experiment: weights that engine and trainer share, and the two built over
-// them. FailedPrecondition where there is no GPU or the binary was built without a CUDA toolkit;
-// ResourceExhausted, with numbers, where something does not fit.
+// them, within the memory that was planned. FailedPrecondition where there is no GPU or the binary
+// was built without a CUDA toolkit.
 #pragma once
 
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "configs/experiment.h"
+#include "kernels/cuda/device_limits.h"
+#include "orchestrator/commands/memory.h"
 #include "rollout/engine.h"
 #include "trainer/executor.h"
 #include "trainer/model/weight_store.h"
@@ -16,22 +18,36 @@ namespace orrery::commands {
 // run.device: auto becomes cuda where this binary and this machine have it, else cpu.
 void ResolveDevice(configs::Experiment* experiment);
 
+// The GPU that run.device: cuda means.
+absl::StatusOr<kernels::DeviceLimits> GpuAtHand();
+
+// What the experiment takes on such a GPU, and the size of its pages.
+absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion& question,
+                                             const kernels::DeviceLimits& gpu);
+int64_t GpuPageBytes();
+
+struct GpuMemoryUse {
+  int64_t peak_bytes = 0;   // of the whole GPU, at the times when it was asked
+  double turn_seconds = 0;  // in which memory changed hands between rollout and training, so far
+};
+
 class Gpu {
  public:
-  // experiment and store are borrowed; the store's weights are copied to the device, and
+  // experiment, store and plan are borrowed; the store's weights are copied to the device, and
   // checkpoints are written through it.
   static absl::StatusOr<std::unique_ptr<Gpu>> Open(const configs::Experiment& experiment,
+                                                   const plan::MemoryPlan& plan,
                                                    model::WeightStore* store);
   virtual ~Gpu() = default;
 
-  // reference: frozen weights, or null. At most once, before the engine: it leaves room.
+  // reference: frozen weights, or null. At most once.
   virtual absl::StatusOr<std::unique_ptr<trainer::Executor>> MakeExecutor(
       const trainer::ExecutorOptions& options, const model::WeightStore* reference) = 0;
 
-  // options: of the CPU's engine; kv_blocks is what is wanted, and may become less where the
-  // experiment leaves it open. codec: borrowed.
-  virtual absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(
-      const rollout::EngineOptions& options, const TextCodec* codec) = 0;
+  // codec: borrowed.
+  virtual absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const TextCodec* codec) = 0;
+
+  virtual GpuMemoryUse MemoryUse() = 0;
 };
 
 }  // namespace orrery::commands

@@ -55,6 +55,7 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
     return codec->Pieces(ids);
   };
   parts.note = [console = outputs->console.get()](std::string_view text) { console->Note(text); };
+  parts.machine_metrics = MachineMetrics(session);
   parts.interrupted = &interrupted;
   RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
                                           fmt::format("from step {}", state.step)));

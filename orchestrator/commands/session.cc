@@ -14,6 +14,7 @@
 #include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
 #include "orchestrator/hub/hub.h"
+#include "orchestrator/run/step_metrics.h"
 #include "rewards/grader.h"
 #include "rewards/rubric.h"
 #include "rollout/kv_cache.h"
@@ -27,12 +28,11 @@ constexpr uint64_t kDataStream = 0x64617461;
 constexpr uint64_t kEvalData = 0x74657374;
 constexpr uint64_t kInitStream = 0x696e6974;
 
-absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind) {
+absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind,
+                                    const std::vector<std::string>& patterns = {}) {
   hub::ResolveOptions options;
   options.kind = kind;
-  if (kind == hub::Kind::kModel) {
-    options.patterns = {"*.json", "*.safetensors", "*.jinja"};
-  }
+  options.patterns = patterns;
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   if (terminal) {
     options.progress = [](const hub::Progress& p) {
@@ -44,23 +44,6 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind) {
   absl::StatusOr<std::string> path = hub::Resolve(source, options);
   if (terminal && source.starts_with("hf:")) std::fprintf(stderr, "\n");
   return path;
-}
-
-kernels::DType ToDType(const configs::ModelConfig& config) {
-  return config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
-}
-
-int64_t MachineMemory() {
-  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-}
-
-// Weights, their packed copy, and what training adds: gradient, master weights and two moments.
-absl::Status CheckFits(const model::ModelSpec& spec, kernels::DType dtype, bool training) {
-  const int64_t elements = model::WeightLayout(spec).num_elements;
-  const int64_t bytes = elements * (2 * kernels::SizeOf(dtype) + (training ? 16 : 0));
-  if (bytes <= MachineMemory()) return absl::OkStatus();
-  return Exhausted("the model has {} parameters and takes {} MB{}, this machine has {} MB",
-                   elements, bytes >> 20, training ? " to train" : "", MachineMemory() >> 20);
 }
 
 absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::ModelConfig& config,
@@ -197,16 +180,29 @@ absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& co
   return absl::OkStatus();
 }
 
-// Tokens of the longest prompt among rows spread over the dataset, for sizing the cache.
-absl::StatusOr<int64_t> LongestPrompt(const data::Dataset& dataset, const TextCodec& codec) {
+// Rows spread over the dataset, for sizing memory.
+template <typename Use>
+absl::Status ForSampledRows(const data::Dataset& dataset, const Use& use) {
   constexpr int64_t kSampled = 256;
-  int64_t longest = 0;
   const int64_t stride = std::max<int64_t>(1, dataset.size() / kSampled);
-  for (int64_t row = 0; row < dataset.size(); row += stride) {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, codec.EncodePrompt(dataset.Row(row)));
-    longest = std::max(longest, static_cast<int64_t>(ids.size()));
-  }
-  return longest;
+  for (int64_t row = 0; row < dataset.size(); row += stride) RETURN_IF_ERROR(use(dataset.Row(row)));
+  return absl::OkStatus();
+}
+
+// Tokens of the longest prompt and of the longest solution among them.
+absl::Status MeasureRows(const data::Dataset& dataset, const rollout::CheckpointCodec& codec,
+                         MemoryQuestion* question) {
+  return ForSampledRows(dataset, [&](const Prompt& row) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, codec.EncodePrompt(row));
+    question->longest_prompt = std::max(question->longest_prompt, static_cast<int64_t>(ids.size()));
+    if (!question->supervised) return absl::OkStatus();
+    auto solution = static_cast<int64_t>(codec.Encode(row.solution).size()) + 1;
+    for (const Message& m : row.solution_messages) {
+      solution += static_cast<int64_t>(codec.Encode(m.content).size()) + 16;  // and its frame
+    }
+    question->longest_solution = std::max(question->longest_solution, solution);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status CheckKv(int64_t blocks, const model::ModelSpec& spec) {
@@ -214,25 +210,12 @@ absl::Status CheckKv(int64_t blocks, const model::ModelSpec& spec) {
                        "set a smaller rollout.kv_tokens or rollout.max_running");
 }
 
-absl::StatusOr<rollout::EngineOptions> ToEngine(const configs::Experiment& e,
-                                                const Session& session) {
-  const model::ModelSpec& spec = session.store->spec();
+rollout::EngineOptions ToEngine(const configs::Experiment& e, const Session& session) {
   rollout::EngineOptions options;
   options.scheduler.max_running = e.rollout.max_running;
   options.scheduler.prefill_chunk_tokens = e.rollout.prefill_chunk_tokens;
-  options.scheduler.max_positions = spec.max_positions;
-  constexpr int64_t kBlock = kernels::kBlockTokens;
-  if (e.rollout.kv_tokens > 0) {
-    options.kv_blocks = (e.rollout.kv_tokens + kBlock - 1) / kBlock;
-    return options;
-  }
-  ASSIGN_OR_RETURN(const int64_t prompt, LongestPrompt(*session.dataset, *session.codec));
-  // Half as long again as the longest seen; the tail of a turn and the tool's words are small.
-  const int64_t tokens = std::min(spec.max_positions,
-                                  prompt * 3 / 2 + e.MaxTurns() * (e.sampling.max_new_tokens + 32));
-  const int64_t blocks = e.rollout.max_running * ((tokens + kBlock - 1) / kBlock + 1);
-  const int64_t fits = MachineMemory() / 4 / rollout::KvCache::BlockBytes(spec);
-  options.kv_blocks = std::max<int64_t>(1, std::min(blocks, fits));
+  options.scheduler.max_positions = session.store->spec().max_positions;
+  options.kv_blocks = session.plan.kv_blocks;
   return options;
 }
 
@@ -307,6 +290,28 @@ absl::Status CheckTokenizerFits(const Session& session, const model::ModelSpec& 
       session.model_folder, tokens, rows);
 }
 
+// What is read before anything large is allocated: tokenizer, data, the model's configuration; and
+// what all of it will take.
+absl::StatusOr<model::ModelSpec> Prepare(const SessionOptions& options,
+                                         const std::optional<kernels::DeviceLimits>& gpu,
+                                         Session* session) {
+  const configs::Experiment& e = session->experiment;
+  ASSIGN_OR_RETURN(session->codec,
+                   rollout::CheckpointCodec::Load(session->model_folder, e.data.chat_variables));
+  const uint64_t seed = static_cast<uint64_t>(e.run.seed);
+  ASSIGN_OR_RETURN(
+      session->dataset,
+      data::OpenDataset(e.data, e.story_math, HashSeed({seed, kDataStream}), ResolveDataSource));
+  ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
+  RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
+  RETURN_IF_ERROR(CheckRoutingReplay(e, spec));
+  RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
+  MemoryQuestion question{e, spec, options.for_training, options.supervised};
+  RETURN_IF_ERROR(MeasureRows(*session->dataset, *session->codec, &question));
+  ASSIGN_OR_RETURN(session->plan, PlanMemory(question, gpu));
+  return spec;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ResolveDataSource(const std::string& source) {
@@ -314,7 +319,7 @@ absl::StatusOr<std::string> ResolveDataSource(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ResolveModelSource(const std::string& source) {
-  return Resolve(source, hub::Kind::kModel);
+  return Resolve(source, hub::Kind::kModel, {"*.json", "*.safetensors", "*.jinja"});
 }
 
 SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::ModelSpec& spec) {
@@ -336,6 +341,28 @@ SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::M
   return s;
 }
 
+std::function<void(run::StepMetrics*)> MachineMetrics(const Session* session) {
+  if (session->gpu == nullptr) return nullptr;
+  return [session, before = 0.0](run::StepMetrics* metrics) mutable {
+    const GpuMemoryUse use = session->gpu->MemoryUse();
+    run::AddGpuMemory({use.peak_bytes, session->plan.gpu_bytes(),
+                       use.turn_seconds - std::exchange(before, use.turn_seconds)},
+                      metrics);
+  };
+}
+
+absl::StatusOr<plan::MemoryPlan> PlanSession(const configs::Experiment& experiment,
+                                             const SessionOptions& options,
+                                             const std::optional<kernels::DeviceLimits>& gpu) {
+  Session session;
+  session.experiment = experiment;
+  kernels::SetNumThreads(static_cast<int>(experiment.run.threads));
+  ASSIGN_OR_RETURN(session.model_folder,
+                   Resolve(experiment.model.path, hub::Kind::kModel, {"*.json", "*.jinja"}));
+  RETURN_IF_ERROR(Prepare(options, gpu, &session).status());
+  return session.plan;
+}
+
 absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& experiment,
                                                      const SessionOptions& options) {
   auto session = std::make_unique<Session>();
@@ -344,29 +371,25 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   const configs::Experiment& e = session->experiment;
   kernels::SetNumThreads(static_cast<int>(e.run.threads));
   ASSIGN_OR_RETURN(session->model_folder, ResolveModelSource(e.model.path));
-  ASSIGN_OR_RETURN(session->codec,
-                   rollout::CheckpointCodec::Load(session->model_folder, e.data.chat_variables));
-  const uint64_t seed = static_cast<uint64_t>(e.run.seed);
-  ASSIGN_OR_RETURN(
-      session->dataset,
-      data::OpenDataset(e.data, e.story_math, HashSeed({seed, kDataStream}), ResolveDataSource));
-  ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
-  RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
-  RETURN_IF_ERROR(CheckRoutingReplay(e, spec));
-  RETURN_IF_ERROR(CheckFits(spec, ToDType(e.model), options.for_training));
-  ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
-  RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
-  ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
+  std::optional<kernels::DeviceLimits> gpu;
   if (e.run.device == "cuda") {
-    ASSIGN_OR_RETURN(session->gpu, Gpu::Open(e, session->store.get()));
+    ASSIGN_OR_RETURN(gpu, GpuAtHand());
+  }
+  ASSIGN_OR_RETURN(const model::ModelSpec spec, Prepare(options, gpu, session.get()));
+  RETURN_IF_ERROR(plan::CheckFits(session->plan));
+  const uint64_t seed = static_cast<uint64_t>(e.run.seed);
+  ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
+  ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
+  if (gpu) {
+    ASSIGN_OR_RETURN(session->gpu, Gpu::Open(e, session->plan, session->store.get()));
   }
   if (options.for_training) {
     ASSIGN_OR_RETURN(session->trainer, MakeTrainer(e, options, *session));
   }
-  ASSIGN_OR_RETURN(const rollout::EngineOptions engine, ToEngine(e, *session));
   if (session->gpu != nullptr) {
-    ASSIGN_OR_RETURN(session->engine, session->gpu->MakeEngine(engine, session->codec.get()));
+    ASSIGN_OR_RETURN(session->engine, session->gpu->MakeEngine(session->codec.get()));
   } else {
+    const rollout::EngineOptions engine = ToEngine(e, *session);
     RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
     session->engine =
         std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);

@@ -1,14 +1,18 @@
 // Everything a command needs of an experiment, built from it by constructor: the composition root.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "configs/experiment.h"
 #include "orchestrator/commands/gpu.h"
+#include "orchestrator/commands/memory.h"
 #include "orchestrator/data/dataset.h"
 #include "orchestrator/loop/evaluation.h"
+#include "orchestrator/run/metrics.h"
 #include "rollout/engine.h"
 #include "rollout/episodes/runner.h"
 #include "rollout/text/codec.h"
@@ -26,6 +30,7 @@ struct Session {
   std::string model_folder;
   std::unique_ptr<rollout::CheckpointCodec> codec;
   std::unique_ptr<data::Dataset> dataset;
+  plan::MemoryPlan plan;
   std::unique_ptr<model::WeightStore> store;
   std::unique_ptr<Gpu> gpu;  // null on the CPU
   std::unique_ptr<Grader> grader;
@@ -37,6 +42,15 @@ struct Session {
 
 absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& experiment,
                                                      const SessionOptions& options);
+
+// The memory that such a session would take, found out before anything of it is taken: of the
+// model only its configuration and tokenizer are read. gpu: none where the CPU computes.
+absl::StatusOr<plan::MemoryPlan> PlanSession(const configs::Experiment& experiment,
+                                             const SessionOptions& options,
+                                             const std::optional<kernels::DeviceLimits>& gpu);
+
+// Adds what the session's GPU takes, where there is one. The session is borrowed.
+std::function<void(run::StepMetrics*)> MachineMetrics(const Session* session);
 
 // hf: sources to local paths, with progress on standard error.
 absl::StatusOr<std::string> ResolveDataSource(const std::string& source);

@@ -47,6 +47,7 @@ class Supervised {
         state_(std::move(state)),
         order_(session.dataset->size(), HashSeed({static_cast<uint64_t>(experiment.run.seed), 1}),
                experiment.data.shuffle),
+        machine_metrics_(MachineMetrics(&session)),
         stop_id_(StopId(session)) {}
 
   absl::StatusOr<Ending> Run(int64_t steps, const std::atomic<bool>& interrupted) {
@@ -99,6 +100,7 @@ class Supervised {
     seconds.train = seconds.step - stats->sync_s;
     seconds.sync = stats->sync_s;
     run::AddPerfMetrics(seconds, {}, *stats, &metrics);
+    if (machine_metrics_) machine_metrics_(&metrics);
     RETURN_IF_ERROR(RunEvals(steps, &metrics));
     for (run::MetricSink* sink : outputs_.sinks()) RETURN_IF_ERROR(sink->Write(metrics));
     return absl::OkStatus();
@@ -196,6 +198,7 @@ class Supervised {
   Outputs& outputs_;
   LoopState state_;
   const data::DatasetOrder order_;
+  const std::function<void(run::StepMetrics*)> machine_metrics_;
   const int32_t stop_id_;
 };
 

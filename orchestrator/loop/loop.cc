@@ -64,6 +64,7 @@ class Loop {
     RETURN_IF_ERROR(RunEvals(state_.step, &metrics));
     seconds.step = whole.Lap();
     run::AddPerfMetrics(seconds, groups, stats, &metrics);
+    if (parts_.machine_metrics) parts_.machine_metrics(&metrics);
     return Write(metrics);
   }
 

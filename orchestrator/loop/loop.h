@@ -42,9 +42,11 @@ struct LoopParts {
   run::RunDirectory* directory = nullptr;
   run::Journal* journal = nullptr;
   std::vector<run::MetricSink*> sinks;
-  run::TraceWriter* trace = nullptr;               // may be null
-  run::PieceDecoder pieces;                        // for samples; may be empty
-  std::function<void(std::string_view)> note;      // a line for the person at the terminal
+  run::TraceWriter* trace = nullptr;           // may be null
+  run::PieceDecoder pieces;                    // for samples; may be empty
+  std::function<void(std::string_view)> note;  // a line for the person at the terminal
+  // What the machine says at the end of a step; may be empty.
+  std::function<void(run::StepMetrics*)> machine_metrics;
   const std::atomic<bool>* interrupted = nullptr;  // end after this step, with a checkpoint
 };
 

@@ -31,7 +31,7 @@ int64_t BlocksWithin(const MemoryNeeds& needs, const MemoryLimits& limits, int64
 // Room for the cache on the device that has it, lending or not.
 int64_t KvRoom(const MemoryPlan& plan) {
   const MemoryNeeds& needs = plan.needs;
-  if (!plan.on_gpu()) return plan.limits.host_bytes - Sum(needs.host);
+  if (!plan.on_gpu()) return plan.limits.host_bytes - Sum(needs.host) - Sum(needs.saving);
   const int64_t fixed = Sum(needs.gpu) + Sum(plan.offloaded ? needs.staging : needs.optimizer);
   const int64_t room = plan.limits.gpu_bytes - plan.limits.gpu_spare_bytes - fixed;
   return plan.kv_lends ? room : room - Sum(needs.training);
@@ -79,7 +79,7 @@ std::vector<Item> GpuItems(const MemoryPlan& plan) {
 
 std::vector<Item> HostItems(const MemoryPlan& plan) {
   std::vector<Item> items = plan.needs.host;
-  if (plan.offloaded) Append(plan.needs.optimizer, &items);
+  Append(plan.offloaded ? plan.needs.optimizer : plan.needs.saving, &items);
   if (!plan.on_gpu()) items.push_back(KvItem(plan));
   return items;
 }
@@ -151,7 +151,8 @@ int64_t MemoryPlan::gpu_bytes() const {
 }
 
 int64_t MemoryPlan::host_bytes() const {
-  return Sum(needs.host) + (offloaded ? Sum(needs.optimizer) : 0) + (on_gpu() ? 0 : kv_bytes());
+  return Sum(needs.host) + Sum(offloaded ? needs.optimizer : needs.saving) +
+         (on_gpu() ? 0 : kv_bytes());
 }
 
 bool MemoryPlan::fits_gpu() const {
@@ -188,7 +189,7 @@ MemoryPlan Decide(const MemoryNeeds& needs, const MemoryLimits& limits) {
 
 absl::Status CheckFits(const MemoryPlan& plan) {
   if (!plan.fits_gpu()) {
-    return Exhausted("it takes {} of the GPU's memory, and {} of {} are there: {}; {}",
+    return Exhausted("it takes {} of the GPU's memory, and {} are there ({}): {}; {}",
                      Size(plan.gpu_bytes()),
                      Size(plan.limits.gpu_bytes - plan.limits.gpu_spare_bytes),
                      plan.limits.gpu_name, Largest(GpuItems(plan)), Fix(plan));

@@ -42,7 +42,8 @@ struct MemoryNeeds {
   std::vector<Item> staging;    // what the GPU holds of them where they lie on the host
   std::vector<Item> training;   // activations and the like: nothing of it outlives a step
   std::vector<Item> host;
-  KvNeeds kv;  // on the GPU, or else on the host
+  std::vector<Item> saving;  // of the host, where the optimizer's state lies on the GPU
+  KvNeeds kv;                // on the GPU, or else on the host
   Offload offload = Offload::kAuto;
 };
 

@@ -74,6 +74,11 @@ inline constexpr std::string_view kOtherSeconds = "perf/other_s";
 inline constexpr std::string_view kRolloutTokensPerSecond = "perf/rollout_tokens_per_s";
 inline constexpr std::string_view kTrainTokensPerSecond = "perf/train_tokens_per_s";
 inline constexpr std::string_view kRssBytes = "perf/rss_bytes";
+// Where a GPU computes: memory taken on it so far at most, whoever took it; what the plan said
+// (orrery plan); and seconds in which memory changed hands between rollout and training.
+inline constexpr std::string_view kGpuMemoryPeak = "perf/gpu_memory_peak_bytes";
+inline constexpr std::string_view kGpuMemoryPlanned = "perf/gpu_memory_planned_bytes";
+inline constexpr std::string_view kMemoryTurnSeconds = "perf/memory_turn_s";
 
 inline constexpr std::string_view kEvalPrefix = "eval/";
 inline constexpr std::string_view kAccuracySuffix = "/accuracy";

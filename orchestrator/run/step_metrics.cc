@@ -243,6 +243,12 @@ void AddPerfMetrics(const StepSeconds& seconds, const std::vector<EpisodeGroup>&
   metrics->Set(metric::kRssBytes, ResidentBytes());
 }
 
+void AddGpuMemory(const GpuMemory& memory, StepMetrics* metrics) {
+  metrics->Set(metric::kGpuMemoryPeak, static_cast<double>(memory.peak_bytes));
+  metrics->Set(metric::kGpuMemoryPlanned, static_cast<double>(memory.planned_bytes));
+  metrics->Set(metric::kMemoryTurnSeconds, memory.turn_seconds);
+}
+
 double ResidentBytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "re");
   if (file == nullptr) return 0;

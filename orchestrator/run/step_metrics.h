@@ -30,6 +30,12 @@ struct StepSeconds {
 void AddPerfMetrics(const StepSeconds& seconds, const std::vector<EpisodeGroup>& groups,
                     const TrainStats& stats, StepMetrics* metrics);
 
+struct GpuMemory {
+  int64_t peak_bytes = 0, planned_bytes = 0;
+  double turn_seconds = 0;  // of this step
+};
+void AddGpuMemory(const GpuMemory& memory, StepMetrics* metrics);
+
 // Resident memory of this process; 0 where the system does not say.
 double ResidentBytes();
 

@@ -36,6 +36,12 @@ absl::StatusOr<double> MeasureCeiling() {
   return 2.0 * kN * kN * kN * kRuns / stopwatch.Lap();
 }
 
+int64_t FreeBytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<int64_t>(free_bytes);
+}
+
 // Parameters that a token is multiplied with.
 double ActiveParameters(const model::ModelSpec& spec, const model::WeightLayout& layout) {
   double active = 0;
@@ -78,6 +84,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
   TrainBenchReport report;
   ASSIGN_OR_RETURN(report.ceiling_flops_per_second, MeasureCeiling());
+  const int64_t free_before = FreeBytes();
   auto weights = std::make_shared<DeviceWeights>(spec, DType::kBFloat16);
   weights->Randomise(options.seed, nullptr);
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
@@ -96,6 +103,12 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   }
   const std::vector<MicroBatch> micros =
       Pack(all, sequences * options.sequence_tokens, /*share_prefix=*/false);
+  CudaTrainingOptions dry;
+  dry.numerics = options.numerics;
+  dry.recompute = options.recompute;
+  report.planned_bytes = static_cast<double>(
+      weights->bytes() + CudaExecutor::StateBytes(weights->layout()) +
+      CudaTrainingOps::DryRun(spec, DType::kBFloat16, device, dry, micros).total());
   const double rows = static_cast<double>(sequences * options.micro_batches) *
                       static_cast<double>(options.sequence_tokens);
   const auto step = [&]() -> absl::Status {
@@ -114,9 +127,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   const double attention = 6.0 * static_cast<double>(options.sequence_tokens) *
                            static_cast<double>(spec.heads.q_width() * spec.num_layers);
   report.model_flops = rows * (6 * ActiveParameters(spec, weights->layout()) + attention);
-  report.memory_bytes =
-      static_cast<double>(weights->bytes() + CudaExecutor::StateBytes(weights->layout()) +
-                          executor->activation_bytes().total());
+  report.memory_bytes = static_cast<double>(free_before - FreeBytes());
   return report;
 }
 

@@ -27,7 +27,8 @@ struct TrainBenchReport {
   double tokens_per_second = 0;
   double model_flops = 0;               // of a step
   double ceiling_flops_per_second = 0;  // an 8192 x 8192 x 8192 bfloat16 product
-  double memory_bytes = 0;              // taken on the device in all
+  double memory_bytes = 0;              // taken on the device in all, as the driver says
+  double planned_bytes = 0;             // as a dry run said before
   double mfu() const { return model_flops / step_seconds / ceiling_flops_per_second; }
 };
 

@@ -1,0 +1,130 @@
+// What an experiment takes of a GPU, said by those who will take it.
+#include "orchestrator/base/status.h"
+#include "orchestrator/commands/gpu.h"
+
+#ifndef ORRERY_HAVE_CUDA
+
+namespace orrery::commands {
+
+absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion&, const kernels::DeviceLimits&) {
+  return Precondition(
+      "this binary was built without a CUDA toolkit and cannot plan for a GPU: install one (nvcc) "
+      "and run ./orrery build, or set run.device: cpu");
+}
+
+int64_t GpuPageBytes() { return 1; }
+
+}  // namespace orrery::commands
+
+#else
+
+#include <algorithm>
+#include <bit>
+
+#include "orchestrator/commands/gpu_options.h"
+#include "rollout/cuda/cuda_pass_executor.h"
+#include "trainer/batch_bounds.h"
+#include "trainer/cuda/cuda_executor.h"
+
+namespace orrery::commands {
+namespace {
+
+using kernels::cuda::Numerics;
+using rollout::cuda::CudaExecutor;
+using rollout::cuda::CudaOps;
+using rollout::cuda::CudaPassExecutor;
+
+// Code of kernels, ours and the libraries', as the driver loads it when it is first used.
+constexpr int64_t kCodeBytes = int64_t{512} << 20;
+constexpr int64_t kGraphNodeBytes = 4096;
+
+// Graphs of a decode step: by rows (four or so an octave) and by octave of the longest context.
+int64_t GraphBytes(const MemoryQuestion& q) {
+  const auto octaves = [](int64_t n) {
+    return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+  };
+  const int64_t rows = 4 * octaves(q.experiment.rollout.max_running);
+  const int64_t contexts = std::max<int64_t>(1, octaves(SequenceTokens(q)) - 8);
+  const int64_t nodes = 12 * q.spec.num_layers + 8;
+  return std::min(CudaExecutor::kMostGraphBytes, rows * contexts * nodes * kGraphNodeBytes);
+}
+
+trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
+  const configs::Experiment& e = q.experiment;
+  trainer::CudaTrainingOptions options;
+  options.numerics = NumericsOf(e);
+  options.recompute = e.trainer.recompute == "block";
+  trainer::BatchBounds bounds;
+  bounds.micro_batch_tokens = e.trainer.micro_batch_tokens;
+  bounds.sequence_tokens = SequenceTokens(q);
+  if (q.supervised) {
+    bounds.step_tokens = e.sft.batch_size * bounds.sequence_tokens;
+  } else {
+    bounds.step_tokens = e.EpisodesPerStep() * bounds.sequence_tokens;
+    bounds.prompt_tokens = e.trainer.share_prefix ? q.longest_prompt : 0;
+    bounds.samples = e.rollout.samples_per_prompt;
+  }
+  return trainer::CudaTrainingOps::DryRun(q.spec, ToDType(e.model), gpu, options,
+                                          trainer::LargestMicroBatches(bounds));
+}
+
+void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
+                 plan::MemoryNeeds* needs) {
+  const model::WeightLayout layout(q.spec);
+  const int64_t n = layout.num_elements;
+  const trainer::TrainingBytes bytes = TrainingNeeds(q, gpu);
+  if (!q.supervised && q.experiment.algorithm.kl != "none") {
+    needs->gpu.push_back({"reference weights", n * SizeOf(ToDType(q.experiment.model))});
+  }
+  needs->gpu.push_back({"gradients, float32", 4 * n});
+  needs->gpu.push_back({"trainer: tables, inputs, libraries",
+                        bytes.fixed + bytes.inputs + trainer::DeviceOptimizer::TableBytes(layout)});
+  needs->optimizer = {{"master weights, float32", 4 * n}, {"moments of AdamW, float32", 8 * n}};
+  needs->staging = {{"master weights and moments on their way through",
+                     trainer::DeviceOptimizer::StagingBytes(layout)}};
+  needs->training = {{"activations of a micro-batch", bytes.activations},
+                     {"gradients inside a block", bytes.block},
+                     {"logits", bytes.logits},
+                     {"workspaces of training kernels", bytes.workspaces}};
+}
+
+}  // namespace
+
+Numerics NumericsOf(const configs::Experiment& experiment) {
+  return experiment.run.numerics == "fast" ? Numerics::kFast : Numerics::kExact;
+}
+
+rollout::cuda::CudaPassExecutorOptions EngineOptionsOf(const configs::Experiment& e,
+                                                       const model::ModelSpec& spec) {
+  rollout::cuda::CudaPassExecutorOptions options;
+  options.scheduler.max_running = e.rollout.max_running;
+  options.scheduler.prefill_chunk_tokens = e.rollout.prefill_chunk_tokens;
+  options.scheduler.max_positions = spec.max_positions;
+  options.scheduler.max_draws = std::max<int64_t>(e.rollout.samples_per_prompt, 1024);
+  options.numerics = NumericsOf(e);
+  return options;
+}
+
+int64_t GpuPageBytes() { return kernels::cuda::PagePool::kPageBytes; }
+
+absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion& q,
+                                             const kernels::DeviceLimits& gpu) {
+  const kernels::DType dtype = ToDType(q.experiment.model);
+  const int64_t n = model::WeightLayout(q.spec).num_elements;
+  plan::MemoryNeeds needs;
+  needs.gpu = {{"taken before: driver, other programs", gpu.memory_bytes - gpu.free_bytes},
+               {"code of kernels and libraries", kCodeBytes},
+               {"weights", n * SizeOf(dtype)}};
+  if (q.for_training) AddTraining(q, gpu, &needs);
+  needs.gpu.push_back({"engine: buffers of a step",
+                       CudaExecutor::BufferBytes(
+                           q.spec, dtype, gpu,
+                           CudaPassExecutor::ToOpsLimits(EngineOptionsOf(q.experiment, q.spec)))});
+  needs.gpu.push_back({"engine: CUDA graphs, at most", GraphBytes(q)});
+  needs.kv = NeedsOfKv(q, CudaOps::KvBytes(q.spec, dtype, 1));
+  return needs;
+}
+
+}  // namespace orrery::commands
+
+#endif  // ORRERY_HAVE_CUDA

@@ -1,0 +1,14 @@
+// An experiment's settings as the GPU's executors take them. Only in builds with a CUDA toolkit.
+#pragma once
+
+#include "configs/experiment.h"
+#include "rollout/cuda/cuda_pass_executor.h"
+
+namespace orrery::commands {
+
+kernels::cuda::Numerics NumericsOf(const configs::Experiment& experiment);
+// Without blocks of keys and values.
+rollout::cuda::CudaPassExecutorOptions EngineOptionsOf(const configs::Experiment& experiment,
+                                                       const model::ModelSpec& spec);
+
+}  // namespace orrery::commands

@@ -1,0 +1,134 @@
+#include "orchestrator/commands/memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "orchestrator/base/status.h"
+#include "orchestrator/commands/gpu.h"
+#include "rollout/kv_cache.h"
+#include "trainer/model/weight_store.h"
+
+namespace orrery::commands {
+namespace {
+
+constexpr int64_t kBlock = kernels::kBlockTokens;
+// What the driver takes for a process before it asks for anything, where no GPU can be asked.
+constexpr int64_t kContextBytes = 600'000'000;
+// Left free for what the driver takes unasked.
+constexpr int64_t kSpareBytes = int64_t{512} << 20;
+// The binary, its libraries and buffers of no consequence.
+constexpr int64_t kProgramBytes = int64_t{1} << 30;
+
+int64_t MachineMemory() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+}
+
+plan::Offload ToOffload(const std::string& name) {
+  if (name == "always") return plan::Offload::kAlways;
+  return name == "never" ? plan::Offload::kNever : plan::Offload::kAuto;
+}
+
+bool HasReference(const MemoryQuestion& q) {
+  return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
+}
+
+// The CPU computes: activations are not counted.
+plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
+  const int64_t n = model::WeightLayout(q.spec).num_elements;
+  const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
+  plan::MemoryNeeds needs;
+  needs.host = {{"weights", n * size}, {"weights, packed for products", n * size}};
+  if (HasReference(q)) needs.host.push_back({"reference weights, and packed", 2 * n * size});
+  if (q.for_training) {
+    needs.host.push_back({"gradients, float32", 4 * n});
+    needs.host.push_back({"master weights, float32", 4 * n});
+    needs.host.push_back({"moments of AdamW, float32", 8 * n});
+  }
+  needs.kv = NeedsOfKv(q, rollout::KvCache::BlockBytes(q.spec));
+  // Left open, the cache is content with a quarter of the machine.
+  if (!needs.kv.fixed) {
+    const int64_t fits = MachineMemory() / 4 / needs.kv.block_bytes;
+    needs.kv.wanted = std::max<int64_t>(1, std::min(needs.kv.wanted, fits));
+  }
+  return needs;
+}
+
+void AddHostsPart(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
+  const int64_t n = model::WeightLayout(q.spec).num_elements;
+  const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
+  needs->host = {{"program and libraries", kProgramBytes},
+                 {"weights, for checkpoints", n * size},
+                 {"weights, packed for products", n * size}};
+  if (q.for_training) {
+    needs->saving = {{"master weights and moments, while saving", 12 * n}};
+  }
+}
+
+}  // namespace
+
+kernels::DType ToDType(const configs::ModelConfig& config) {
+  return config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
+}
+
+int64_t SequenceTokens(const MemoryQuestion& q) {
+  const configs::Experiment& e = q.experiment;
+  // Half as long again as the longest prompt seen; the tail of a turn and the tool's words are
+  // small.
+  const int64_t prompt = q.longest_prompt * 3 / 2;
+  const int64_t response =
+      q.supervised ? q.longest_solution * 3 / 2 : e.MaxTurns() * (e.sampling.max_new_tokens + 32);
+  return std::min(q.spec.max_positions, prompt + response);
+}
+
+plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
+  const configs::Experiment& e = q.experiment;
+  plan::KvNeeds kv;
+  kv.block_bytes = block_bytes;
+  kv.block_tokens = kBlock;
+  if (e.rollout.kv_tokens > 0) {
+    kv.wanted = (e.rollout.kv_tokens + kBlock - 1) / kBlock;
+    kv.fixed = true;
+    return kv;
+  }
+  const int64_t response = e.MaxTurns() * (e.sampling.max_new_tokens + 32);
+  const int64_t tokens = std::min(q.spec.max_positions, q.longest_prompt * 3 / 2 + response);
+  kv.least = (tokens + kBlock - 1) / kBlock + 1;
+  kv.wanted = e.rollout.max_running * kv.least;
+  if (q.supervised && e.evals.empty()) kv.wanted = kv.least;  // nothing is sampled
+  return kv;
+}
+
+absl::StatusOr<plan::MemoryPlan> PlanMemory(const MemoryQuestion& q,
+                                            const std::optional<kernels::DeviceLimits>& gpu) {
+  plan::MemoryLimits limits;
+  limits.host_bytes = MachineMemory();
+  if (!gpu) return plan::Decide(NeedsOnHost(q), limits);
+  ASSIGN_OR_RETURN(plan::MemoryNeeds needs, NeedsOnGpu(q, *gpu));
+  AddHostsPart(q, &needs);
+  needs.offload = ToOffload(q.experiment.trainer.optimizer_offload);
+  limits.gpu_name =
+      fmt::format("compute capability {}.{}", gpu->architecture / 10, gpu->architecture % 10);
+  limits.gpu_bytes = gpu->memory_bytes;
+  limits.gpu_spare_bytes = kSpareBytes;
+  limits.gpu_page_bytes = GpuPageBytes();
+  return plan::Decide(needs, limits);
+}
+
+absl::StatusOr<kernels::DeviceLimits> GpuOfTable(const std::string& name, int64_t memory_bytes) {
+  kernels::DeviceLimits gpu;
+  if (name == "h200") {
+    gpu = kernels::H200Limits();
+  } else if (name == "b200") {
+    gpu = kernels::B200Limits();
+  } else if (name == "rubin") {
+    gpu = kernels::RubinLimits();
+  } else {
+    return InvalidInput("--gpu {}: h200, b200 or rubin", name);
+  }
+  if (memory_bytes > 0) gpu.memory_bytes = memory_bytes;
+  gpu.free_bytes = std::max<int64_t>(0, gpu.memory_bytes - kContextBytes);
+  return gpu;
+}
+
+}  // namespace orrery::commands

@@ -1,0 +1,53 @@
+// `orrery plan`: parts, totals and the verdict, with and without room; nothing is left behind.
+#include "tests/e2e/e2e_testing.h"
+
+namespace orrery::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Plan, OnTheHost) {
+  const TempFolder folder;
+  const Ended ended = Orrery({"plan", SmallExperiment(folder, "a", 2), "--set", "run.device=cpu"});
+  EXPECT_EQ(ended.code, 0) << ended;
+  for (const char* part : {"weights", "gradients", "master weights", "moments", "keys and values",
+                           "in all", "it fits"}) {
+    EXPECT_THAT(ended.out, HasSubstr(part));
+  }
+  EXPECT_FALSE(fs::exists(folder / "a"));
+}
+
+TEST(Plan, ForAGpuThatIsNotHere) {
+  const TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 2);
+  const Ended fits = Orrery({"plan", file, "--gpu", "h200"});
+  if (fits.err.find("built without a CUDA toolkit") != std::string::npos) {
+    EXPECT_EQ(fits.code, 2) << fits;
+    GTEST_SKIP() << "built without a CUDA toolkit";
+  }
+  EXPECT_EQ(fits.code, 0) << fits;
+  EXPECT_THAT(fits.out, HasSubstr("141.00 GB"));
+  EXPECT_THAT(fits.out, HasSubstr("activations of a micro-batch"));
+  EXPECT_THAT(fits.out, HasSubstr("it fits"));
+  const Ended refused = Orrery({"plan", file, "--gpu", "h200", "--device-memory", "1GB"});
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_THAT(refused.out, HasSubstr("activations of a micro-batch"));
+  EXPECT_THAT(refused.err, HasSubstr("trainer.micro_batch_tokens"));
+  const Ended supervised = Orrery({"plan", file, "--sft", "--gpu", "b200"});
+  EXPECT_EQ(supervised.code, 0) << supervised;
+  EXPECT_THAT(supervised.out, HasSubstr("180.00 GB"));
+}
+
+TEST(Plan, BadArguments) {
+  const TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 2);
+  EXPECT_EQ(Orrery({"plan"}).code, 2);
+  EXPECT_EQ(Orrery({"plan", folder / "nothing.yaml"}).code, 2);
+  EXPECT_EQ(Orrery({"plan", file, "--gpu", "abacus"}).code, 2);
+  EXPECT_EQ(Orrery({"plan", file, "--device-memory", "much"}).code, 2);
+  EXPECT_EQ(Orrery({"plan", file, "--device-memory", "-1"}).code, 2);
+  EXPECT_EQ(Orrery({"plan", file, "--set", "model.path=nowhere"}).code, 2);
+}
+
+}  // namespace
+}  // namespace orrery::e2e
