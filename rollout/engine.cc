@@ -80,6 +80,7 @@ absl::Status Engine::BeginUpdate(PolicyVersion version) {
   {
     std::lock_guard lock(mutex_);
     if (refusing_) return Precondition("weight version {} is still being written", version);
+    if (asleep_) return Precondition("weight version {}: the engine is asleep", version);
     refusing_ = true;
   }
   Pause();
@@ -95,6 +96,34 @@ absl::Status Engine::Commit(PolicyVersion version) {
   {
     std::lock_guard lock(mutex_);
     refusing_ = false;
+  }
+  Resume();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Sleep() {
+  {
+    std::lock_guard lock(mutex_);
+    if (refusing_) return Precondition("the engine cannot sleep while weights are being written");
+    if (asleep_) return Precondition("the engine is asleep already");
+    asleep_ = true;
+  }
+  Pause();
+  // Paused and between passes, the engine's thread leaves the scheduler alone.
+  scheduler_.DropAll();
+  executor_->Sleep();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Wake() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!asleep_) return Precondition("the engine is not asleep");
+  }
+  executor_->Wake();
+  {
+    std::lock_guard lock(mutex_);
+    asleep_ = false;
   }
   Resume();
   return absl::OkStatus();

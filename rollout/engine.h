@@ -47,6 +47,12 @@ class Engine : public RolloutEngine, public WeightReceiver {
   absl::Status BeginUpdate(PolicyVersion version) override;
   absl::Status Commit(PolicyVersion version) override;
 
+  // Between the two nothing runs and the memory of keys, values and weights is free; requests are
+  // kept, and their responses end as if nothing had been. Who else reads or writes the same weights
+  // must not meanwhile. FailedPrecondition inside an update, or out of turn. Not from a callback.
+  absl::Status Sleep();
+  absl::Status Wake();
+
  private:
   struct Command {
     RequestId id;
@@ -112,6 +118,7 @@ class Engine : public RolloutEngine, public WeightReceiver {
   bool in_pass_ = false;
   bool stopping_ = false;
   bool refusing_ = false;  // a transaction was begun and not committed
+  bool asleep_ = false;
   EngineStats stats_;
   std::thread thread_;
 };

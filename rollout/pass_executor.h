@@ -52,6 +52,11 @@ class PassExecutor {
   // Weights of this version are in place: derived copies are made. Nothing is in flight.
   virtual absl::Status TakeWeights(PolicyVersion version) = 0;
 
+  // Frees what memory it can, keys and values among it, until Wake brings the weights back to where
+  // they were. Nothing is in flight, no block is in use.
+  virtual void Sleep() {}
+  virtual void Wake() {}
+
   // Ok, or why this executor can never serve the request.
   virtual absl::Status Admit(const GenerationRequest& request) const = 0;
 

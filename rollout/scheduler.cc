@@ -150,6 +150,14 @@ bool Scheduler::DropYoungestPrompt(const Request* but_not) {
   return false;
 }
 
+void Scheduler::DropAll() {
+  while (PreemptYoungest() != nullptr) {
+  }
+  while (DropYoungestPrompt(nullptr)) {
+  }
+  CHECK_EQ(pool_.num_free(), pool_.num_blocks());
+}
+
 void Scheduler::ScheduleRunning(std::vector<Work>* pass, int64_t* budget) {
   for (auto& [id, request] : requests_) {
     for (Response& r : request->responses) {

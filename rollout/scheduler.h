@@ -101,6 +101,8 @@ class Scheduler {
   std::vector<Work> Next(Copies* copies, bool passes_pending = false);
   // The pass was run, or launched: its positions have keys and values for whatever runs after it.
   void Done(std::span<const Work> pass);
+  // Gives all blocks back: what was computed will be computed again. REQUIRES: no pass is pending.
+  void DropAll();
   // Gives back a finished response's blocks; the request goes when it was the last.
   // Returns true where the request is gone.
   bool Finish(Request* request, Response* response);

@@ -49,6 +49,11 @@ int64_t GraphBytes(const MemoryQuestion& q) {
   return std::min(CudaExecutor::kMostGraphBytes, rows * contexts * nodes * kGraphNodeBytes);
 }
 
+int64_t WeightBytes(const MemoryQuestion& q) {
+  return kernels::cuda::PagePool::RoundUp(model::WeightLayout(q.spec).num_elements *
+                                          SizeOf(ToDType(q.experiment.model)));
+}
+
 trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
   const configs::Experiment& e = q.experiment;
   trainer::CudaTrainingOptions options;
@@ -74,7 +79,7 @@ void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
   const int64_t n = layout.num_elements;
   const trainer::TrainingBytes bytes = TrainingNeeds(q, gpu);
   if (!q.supervised && q.experiment.algorithm.kl != "none") {
-    needs->gpu.push_back({"reference weights", n * SizeOf(ToDType(q.experiment.model))});
+    needs->gpu.push_back({"reference weights", WeightBytes(q)});
   }
   needs->gpu.push_back({"gradients, float32", 4 * n});
   needs->gpu.push_back({"trainer: tables, inputs, libraries",
@@ -110,11 +115,10 @@ int64_t GpuPageBytes() { return kernels::cuda::PagePool::kPageBytes; }
 absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion& q,
                                              const kernels::DeviceLimits& gpu) {
   const kernels::DType dtype = ToDType(q.experiment.model);
-  const int64_t n = model::WeightLayout(q.spec).num_elements;
   plan::MemoryNeeds needs;
   needs.gpu = {{"taken before: driver, other programs", gpu.memory_bytes - gpu.free_bytes},
                {"code of kernels and libraries", kCodeBytes},
-               {"weights", n * SizeOf(dtype)}};
+               {"weights", WeightBytes(q)}};
   if (q.for_training) AddTraining(q, gpu, &needs);
   needs.gpu.push_back({"engine: buffers of a step",
                        CudaExecutor::BufferBytes(

@@ -64,6 +64,7 @@ class CudaExecutor {
   // The memory of keys and values (CudaOps). REQUIRES: no step is in flight.
   void GiveBackKv() { ops_.GiveBackKv(); }
   void TakeKv() { ops_.TakeKv(); }
+  void TrimPool() { ops_.TrimPool(); }
 
   // REQUIRES: fewer than kMaxInFlight steps in flight.
   void Launch(const Step& step);

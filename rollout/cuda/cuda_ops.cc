@@ -97,8 +97,8 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
       device_(device),
       limits_(limits),
       stream_(stream),
-      kv_(limits.pool != nullptr ? limits.pool : kernels::cuda::MakeDevicePool(),
-          KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
+      pool_(limits.pool != nullptr ? limits.pool : kernels::cuda::MakeDevicePool()),
+      kv_(pool_, KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
       rope_(model::UploadRope(spec_, limits.max_positions)),
       attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
   if (limits.numerics == Numerics::kFast) {
@@ -296,7 +296,8 @@ Value CudaOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
   const int32_t* replay = input_.replay_experts;
   if (replay != nullptr) replay += spec_.moe_index(layer) * rows * shape.top_k;
   kernels::cuda::RouteTopK(logits.view, shape, input_.positions,
-                           kernels::cuda::ReplayedRouting::Of(replay, shape.top_k), routing, stream_);
+                           kernels::cuda::ReplayedRouting::Of(replay, shape.top_k), routing,
+                           stream_);
   const Value hidden = Buffer(kExpertsHidden, rows * shape.top_k, shape.f);
   kernels::cuda::ExpertsGateUp(x.view, weights_.View(p.experts_gate_up), shape, routing, device_,
                                hidden.view, stream_);

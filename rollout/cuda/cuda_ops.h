@@ -85,6 +85,8 @@ class CudaOps : public model::Ops {
   // Gives the memory of keys and values back to the pool, contents lost, until TakeKv; addresses
   // stay. Both wait for the device. REQUIRES: nothing that reads them is launched in between.
   void GiveBackKv();
+  // What is idle of the pool goes back to the driver.
+  void TrimPool() { pool_->Trim(); }
   void TakeKv();
 
   // For measurements: keys and values as if something had been computed.
@@ -146,6 +148,7 @@ class CudaOps : public model::Ops {
 
   std::unique_ptr<kernels::cuda::LinearLibrary> library_;  // of fast numerics
   DeviceBuffer buffers_[kNumRoles];
+  const std::shared_ptr<kernels::cuda::PagePool> pool_;
   kernels::cuda::PageRange kv_;
   DeviceBuffer rope_;
   DeviceBuffer attention_workspace_;

@@ -57,6 +57,24 @@ absl::Status CudaPassExecutor::TakeWeights(PolicyVersion version) {
   return absl::OkStatus();
 }
 
+std::unique_lock<std::mutex> CudaPassExecutor::TakeTurn() {
+  if (turns_ == nullptr) return {};
+  return turns_->Take(MemoryTurns::kRollout);
+}
+
+void CudaPassExecutor::Sleep() {
+  const std::unique_lock<std::mutex> turn = TakeTurn();
+  executor_.GiveBackKv();
+  executor_.TrimPool();
+  weights_->Sleep(executor_.stream());
+}
+
+void CudaPassExecutor::Wake() {
+  weights_->Wake(executor_.stream());
+  const std::unique_lock<std::mutex> turn = TakeTurn();
+  executor_.TakeKv();
+}
+
 void CudaPassExecutor::AddRows(const Work& w, Step* step) const {
   const auto sequence = static_cast<int32_t>(step->tables.size());
   const std::span<const int32_t> blocks = w.blocks();
@@ -131,8 +149,7 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
       AddSample(draws[next], last, &step);
     }
   }
-  std::unique_lock<std::mutex> turn;
-  if (turns_ != nullptr) turn = turns_->Take(MemoryTurns::kRollout);
+  const std::unique_lock<std::mutex> turn = TakeTurn();
   executor_.Launch(step);
 }
 

@@ -34,6 +34,8 @@ class CudaPassExecutor : public PassExecutor {
   BlockPool* pool() override { return &pool_; }
   PolicyVersion version() const override { return weights_->version(); }
   absl::Status TakeWeights(PolicyVersion version) override;
+  void Sleep() override;
+  void Wake() override;
   absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
   int depth() const override { return CudaExecutor::kMaxInFlight; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
@@ -44,6 +46,8 @@ class CudaPassExecutor : public PassExecutor {
   void AddRows(const Work& work, Step* step) const;
   void AddSample(const Draw& draw, int32_t row, Step* step);
   void AddIds(const Draw& draw, Step* step, Step::Sample* sample);
+
+  std::unique_lock<std::mutex> TakeTurn();
 
   std::shared_ptr<DeviceWeights> weights_;
   const model::WeightStore* host_;

@@ -107,7 +107,8 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   dry.numerics = options.numerics;
   dry.recompute = options.recompute;
   report.planned_bytes = static_cast<double>(
-      weights->bytes() + CudaExecutor::StateBytes(weights->layout()) +
+      kernels::cuda::PagePool::RoundUp(weights->bytes()) +
+      CudaExecutor::StateBytes(weights->layout()) +
       CudaTrainingOps::DryRun(spec, DType::kBFloat16, device, dry, micros).total());
   const double rows = static_cast<double>(sequences * options.micro_batches) *
                       static_cast<double>(options.sequence_tokens);

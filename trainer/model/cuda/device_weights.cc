@@ -23,20 +23,37 @@ kernels::cuda::DeviceBuffer UploadRope(const ModelSpec& spec, int64_t positions)
 }
 
 DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype)
-    : spec_(spec),
-      layout_(spec),
-      dtype_(dtype),
-      memory_(layout_.num_elements * kernels::SizeOf(dtype)),
-      data_(memory_.data()) {}
+    : DeviceWeights(spec, dtype, kernels::cuda::MakeDevicePool()) {}
 
 DeviceWeights::DeviceWeights(const ModelSpec& spec, kernels::DType dtype,
-                             kernels::cuda::DeviceBuffer memory, std::byte* data)
-    : spec_(spec), layout_(spec), dtype_(dtype), memory_(std::move(memory)), data_(data) {}
+                             std::shared_ptr<kernels::cuda::PagePool> pool)
+    : spec_(spec), layout_(spec), dtype_(dtype), pool_(std::move(pool)), memory_(pool_, bytes()) {
+  memory_.Grow(bytes());
+}
 
 std::unique_ptr<DeviceWeights> DeviceWeights::Unbacked(const ModelSpec& spec,
                                                        kernels::DType dtype) {
   return std::unique_ptr<DeviceWeights>(
-      new DeviceWeights(spec, dtype, {}, reinterpret_cast<std::byte*>(uintptr_t{1} << 44)));
+      new DeviceWeights(spec, dtype, kernels::cuda::MakeCountingPool()));
+}
+
+void DeviceWeights::Sleep(cudaStream_t stream) {
+  CHECK(asleep_.bytes() == 0);
+  asleep_ = kernels::cuda::PinnedBuffer(bytes());
+  CUDA_CHECK(cudaMemcpyAsync(asleep_.data(), data(), static_cast<size_t>(bytes()),
+                             cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  memory_.Shrink(0);
+  pool_->Trim();
+}
+
+void DeviceWeights::Wake(cudaStream_t stream) {
+  CHECK(asleep_.bytes() == bytes());
+  memory_.Grow(bytes());
+  CUDA_CHECK(cudaMemcpyAsync(data(), asleep_.data(), static_cast<size_t>(bytes()),
+                             cudaMemcpyHostToDevice, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  asleep_ = kernels::cuda::PinnedBuffer();
 }
 
 std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
@@ -49,7 +66,7 @@ std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
 TensorView DeviceWeights::View(ParamId id) const {
   if (id == kNoParam) return {};
   const Param& p = layout_.params[id];
-  return {data_ + p.offset * kernels::SizeOf(dtype_), dtype_, p.rows, p.cols, p.cols};
+  return {memory_.data() + p.offset * kernels::SizeOf(dtype_), dtype_, p.rows, p.cols, p.cols};
 }
 
 void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {
@@ -58,7 +75,7 @@ void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {
   // The flat buffer does not change hands: a const store has no other way to its bytes.
   const std::byte* flat = static_cast<const std::byte*>(store.View(0).data) -
                           store.layout().params[0].offset * kernels::SizeOf(dtype_);
-  CUDA_CHECK(cudaMemcpyAsync(memory_.data(), flat, static_cast<size_t>(memory_.bytes()),
+  CUDA_CHECK(cudaMemcpyAsync(memory_.data(), flat, static_cast<size_t>(bytes()),
                              cudaMemcpyHostToDevice, stream));
   version_ = store.version();
 }
@@ -67,8 +84,8 @@ void DeviceWeights::CopyTo(WeightStore* store, cudaStream_t stream) const {
   CHECK(store->dtype() == dtype_ && store->layout().num_elements == layout_.num_elements);
   if (store->version() == version_) return;  // the same weights
   store->BeginUpdate();
-  CUDA_CHECK(cudaMemcpyAsync(store->flat().data(), memory_.data(),
-                             static_cast<size_t>(memory_.bytes()), cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaMemcpyAsync(store->flat().data(), memory_.data(), static_cast<size_t>(bytes()),
+                             cudaMemcpyDeviceToHost, stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));
   store->Commit(version_);
 }

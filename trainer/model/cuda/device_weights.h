@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/device_pages.h"
 #include "kernels/tensor_view.h"
 #include "trainer/model/weight_store.h"
 
@@ -28,9 +29,9 @@ class DeviceWeights {
   const ModelSpec& spec() const { return spec_; }
   const WeightLayout& layout() const { return layout_; }
   kernels::DType dtype() const { return dtype_; }
-  int64_t bytes() const { return memory_.bytes(); }
+  int64_t bytes() const { return layout_.num_elements * kernels::SizeOf(dtype_); }
   PolicyVersion version() const { return version_; }
-  void* data() const { return data_; }  // flat
+  void* data() const { return memory_.data(); }  // flat
 
   // Device memory, [rows, cols]; data null for kNoParam.
   kernels::TensorView View(ParamId id) const;
@@ -42,19 +43,24 @@ class DeviceWeights {
   void CopyTo(WeightStore* store, cudaStream_t stream) const;
   // Who wrote data() itself says what it holds now, once the writes are done.
   void Commit(PolicyVersion version) { version_ = version; }
+  // Between the two the weights are in pinned memory of the host and their memory on the device is
+  // free; addresses stay. Both wait for the device. REQUIRES: nobody uses them meanwhile.
+  void Sleep(cudaStream_t stream);
+  void Wake(cudaStream_t stream);
   // Matrices uniform with the standard deviation initializer_range, norms 1, biases 0: a function
   // of the seed. For measurements.
   void Randomise(uint64_t seed, cudaStream_t stream);
 
  private:
-  DeviceWeights(const ModelSpec& spec, kernels::DType dtype, kernels::cuda::DeviceBuffer memory,
-                std::byte* data);
+  DeviceWeights(const ModelSpec& spec, kernels::DType dtype,
+                std::shared_ptr<kernels::cuda::PagePool> pool);
 
   ModelSpec spec_;
   WeightLayout layout_;
   kernels::DType dtype_;
-  kernels::cuda::DeviceBuffer memory_;
-  std::byte* data_;
+  std::shared_ptr<kernels::cuda::PagePool> pool_;  // of the weights alone
+  kernels::cuda::PageRange memory_;
+  kernels::cuda::PinnedBuffer asleep_;
   PolicyVersion version_ = 0;
 };
 
