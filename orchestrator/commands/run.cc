@@ -59,6 +59,9 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   parts.interrupted = &interrupted;
   RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
                                           fmt::format("from step {}", state.step)));
+  if (session->gpu != nullptr) {
+    RETURN_IF_ERROR(outputs->journal->Write("memory", plan::Summary(session->plan)));
+  }
   const std::string note = before.step > 0 ? MachineNote(before, state) : "";
   if (!note.empty()) {
     outputs->console->Note(note);

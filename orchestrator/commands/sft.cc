@@ -236,6 +236,9 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
                    Outputs::Open(experiment, directory, state.step + 1, steps));
   RETURN_IF_ERROR(outputs->journal->Write(state.step == 0 ? "start" : "resume",
                                           fmt::format("sft from step {}", state.step)));
+  if (session->gpu != nullptr) {
+    RETURN_IF_ERROR(outputs->journal->Write("memory", plan::Summary(session->plan)));
+  }
   const absl::StatusOr<Ending> ending =
       Supervised(experiment, directory, *session, *outputs, std::move(state))
           .Run(steps, interrupted);

@@ -202,6 +202,19 @@ absl::Status CheckFits(const MemoryPlan& plan) {
   return absl::OkStatus();
 }
 
+std::string Summary(const MemoryPlan& plan) {
+  std::string text;
+  if (plan.on_gpu()) {
+    text =
+        fmt::format("{} of {} on the GPU, ", Size(plan.gpu_bytes()), Size(plan.limits.gpu_bytes));
+  }
+  text += fmt::format("{} on the host; keys and values of {} tokens", Size(plan.host_bytes()),
+                      plan.kv_blocks * plan.needs.kv.block_tokens);
+  if (plan.kv_lends) text += ", which lend their memory to the trainer";
+  if (plan.offloaded) text += "; master weights and moments on the host";
+  return text;
+}
+
 std::string PlanText(const MemoryPlan& plan) {
   std::string text;
   if (plan.on_gpu()) {

@@ -75,6 +75,9 @@ MemoryPlan Decide(const MemoryNeeds& needs, const MemoryLimits& limits);
 // ResourceExhausted, with what is taken and which settings change it.
 absl::Status CheckFits(const MemoryPlan& plan);
 
+// One line for the journal: totals, and what gave way.
+std::string Summary(const MemoryPlan& plan);
+
 // For people: every part, totals, and the verdict.
 std::string PlanText(const MemoryPlan& plan);
 

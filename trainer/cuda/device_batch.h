@@ -47,7 +47,10 @@ class DeviceBatch {
   struct ListOffsets {
     int64_t keys = 0, first = 0, indices = 0, num_lists = 0;
   };
-  const int32_t* At(int64_t offset) const { return device_.as<int32_t>() + offset; }
+  // Nothing where nothing was sent.
+  const int32_t* At(int64_t offset) const {
+    return real_ ? device_.as<int32_t>() + offset : nullptr;
+  }
   int64_t Append(std::span<const int32_t> values);
   ListOffsets Append(const kernels::cuda::RowLists& lists);
   void AppendRoutedExperts(const MicroBatch& micro);

@@ -125,6 +125,14 @@ TEST(MemoryPlanTest, TheTextNamesEveryPart) {
   }
 }
 
+TEST(MemoryPlanTest, TheSummaryIsOneLine) {
+  const std::string line = Summary(Decide(Needs(), Limits(57)));
+  EXPECT_EQ(line,
+            "56.00 GB of 57.00 GB on the GPU, 80.00 GB on the host; keys and values of 4000 "
+            "tokens, which lend their memory to the trainer; master weights and moments on the "
+            "host");
+}
+
 // A plan that fits stays within the limits; one that does not says what is missing; pages count.
 TEST(MemoryPlanTest, AnyNumbersMakeAPlan) {
   RandomStream random(HashSeed({5}));
