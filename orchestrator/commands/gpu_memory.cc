@@ -69,8 +69,19 @@ trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::Dev
     bounds.prompt_tokens = e.trainer.share_prefix ? q.longest_prompt : 0;
     bounds.samples = e.rollout.samples_per_prompt;
   }
-  return trainer::CudaTrainingOps::DryRun(q.spec, ToDType(e.model), gpu, options,
-                                          trainer::LargestMicroBatches(bounds));
+  std::vector<trainer::MicroBatch> micros = trainer::LargestMicroBatches(bounds);
+  // Routing that is replayed goes to the device with every row.
+  const std::vector<uint8_t> routed(
+      static_cast<size_t>(q.spec.num_moe_layers() * q.spec.experts_per_token * 4));
+  if (!q.supervised && e.trainer.routing_replay != "none" && q.spec.has_moe()) {
+    for (trainer::MicroBatch& micro : micros) {
+      micro.routed_rows.assign(micro.token_ids.size(), routed.data());
+      micro.routed_layers = static_cast<int32_t>(q.spec.num_moe_layers());
+      micro.routed_top_k = static_cast<int32_t>(q.spec.experts_per_token);
+      micro.routed_id_bytes = q.spec.expert_id_bytes();
+    }
+  }
+  return trainer::CudaTrainingOps::DryRun(q.spec, ToDType(e.model), gpu, options, micros);
 }
 
 void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,

@@ -10,8 +10,9 @@ namespace orrery::plan {
 namespace {
 
 std::string Size(int64_t bytes) {
-  if (bytes < int64_t{10} << 20) return fmt::format("{:.2f} MB", static_cast<double>(bytes) * 1e-6);
-  return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
+  const auto x = static_cast<double>(bytes);
+  if (bytes < 1000 * 1000 * 1000) return fmt::format("{:.1f} MB", x * 1e-6);
+  return fmt::format("{:.2f} GB", x * 1e-9);
 }
 
 int64_t RoundUp(int64_t bytes, int64_t page) { return (bytes + page - 1) / page * page; }

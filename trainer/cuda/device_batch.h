@@ -38,7 +38,7 @@ class DeviceBatch {
   kernels::cuda::DeviceRowLists targets_by_row() const { return Lists(targets_by_row_); }
   // Recorded experts of the rows, [rows, layers with experts, top_k] ids; null without replay.
   std::byte* routed_experts() const {
-    return has_routed_experts_ ? device_.data() + 4 * routed_experts_ : nullptr;
+    return has_routed_experts_ && real_ ? device_.data() + 4 * routed_experts_ : nullptr;
   }
   const int32_t* extra() const { return At(extra_); }
   int64_t device_bytes() const { return capacity_; }
