@@ -117,6 +117,16 @@ struct ExecResult {
   bool ok() const { return ending == Ending::kExited && code == 0; }
 };
 
+// What happened in a sandbox since it began, and how its upper layer is now.
+struct SandboxEvents {
+  int64_t oom_kills = 0;           // by the kernel, for the memory limit
+  int64_t process_limit_hits = 0;  // forks that failed for the process limit
+  bool disk_full = false;          // the upper layer has no bytes or inodes left
+};
+
+// What happened between the two.
+void AddEvents(const SandboxEvents& before, const SandboxEvents& after, ExecResult& result);
+
 std::string_view EndingName(Ending ending);
 // One line for a person: "exited 1", "deadline after 60000 ms", with the flags.
 std::string Describe(const ExecResult& result);
@@ -153,6 +163,9 @@ class Sandbox {
   virtual const std::string& id() const = 0;
   // Runs one command to its end. As many at once as there are threads that call.
   virtual ExecResult Exec(const ExecRequest& request) = 0;
+
+  // An ExecResult says what happened while its command ran; this is for what lasts longer.
+  virtual absl::StatusOr<SandboxEvents> Events() = 0;
 
   // Whole files, exact bytes. Regular files only; a path that is something else is an error.
   virtual absl::StatusOr<std::string> Get(const std::string& path, int64_t max_bytes) = 0;

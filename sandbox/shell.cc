@@ -181,6 +181,7 @@ ExecResult Shell::Run(const std::string& script, int64_t timeout_ms) {
   if (script.find('\0') != std::string::npos) {
     return Failed(Ending::kRefused, "a script may hold no NUL byte");
   }
+  const absl::StatusOr<SandboxEvents> before = sandbox_->Events();
   const Clock::time_point begin = Clock::now();
   const std::string mark = FreshNumber();
   bool fresh;
@@ -225,6 +226,9 @@ ExecResult Shell::Run(const std::string& script, int64_t timeout_ms) {
   }
   result.wall_us =
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+  if (const auto after = sandbox_->Events(); before.ok() && after.ok()) {
+    AddEvents(*before, *after, result);
+  }
   return result;
 }
 

@@ -41,7 +41,7 @@ class Shell {
       : sandbox_(sandbox), options_(std::move(options)), kept_(options_.keep_bytes) {}
   ~Shell();
 
-  // As Exec; output is merged. timeout_ms 0: none.
+  // As Exec, with what happened meanwhile; output is merged. timeout_ms 0: none.
   ExecResult Run(const std::string& script, int64_t timeout_ms = 60'000);
   const std::string& folder() const { return options_.folder; }
 

@@ -5,6 +5,8 @@
 // has one folder in each hierarchy in use, all of the same name, and below the one of version 2 a
 // folder for each command that runs.
 //
+// Tried on a hybrid host. With version 2 alone nothing has run yet.
+//
 // Thread-safe: there is no state but the mount points, found once.
 #pragma once
 

@@ -7,9 +7,12 @@
 
 namespace orrery::sandbox {
 
-// `release` as uname(2) says it. An older kernel is refused before anything is made: overlays of
-// detached, idmapped mounts came with Linux 6.15, and there is no other way that leaves no mount
-// behind when the launcher dies.
+// `release` as uname(2) says it. A kernel that is older than 6.7 is refused before anything is
+// made: tmpfs through id maps came with 6.3, layers of an overlay given one by one with 6.7.
 absl::Status CheckKernel(const std::string& release);
+
+// Mounts that hang nowhere can be copied and made overlays of (Linux 6.15); otherwise
+// launcher/stage.h.
+bool HasDetachedMounts(const std::string& release);
 
 }  // namespace orrery::sandbox

@@ -101,7 +101,7 @@ absl::Status ToStatus(const Failure& failure) {
 }
 
 absl::StatusOr<std::unique_ptr<LauncherProcess>> LauncherProcess::Start(
-    int program, int cgroup_procs, const std::string& seccomp) {
+    int program, int cgroup_procs, const LauncherConfig& config) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus("cannot make a socket for", "the sandbox launcher", errno);
@@ -112,8 +112,7 @@ absl::StatusOr<std::unique_ptr<LauncherProcess>> LauncherProcess::Start(
   theirs.Reset();
   auto launcher =
       std::unique_ptr<LauncherProcess>(new LauncherProcess(std::move(ours), std::move(process)));
-  ASSIGN_OR_RETURN(const Frame ready,
-                   launcher->Ask(MessageType::kConfig, Encode(LauncherConfig{seccomp}), {}));
+  ASSIGN_OR_RETURN(const Frame ready, launcher->Ask(MessageType::kConfig, Encode(config), {}));
   if (ready.type != static_cast<uint16_t>(MessageType::kReady)) {
     return Failed("the sandbox launcher does not begin");
   }

@@ -23,7 +23,7 @@ class LauncherProcess {
   // `program`: the sealed helper. `cgroup_procs`: which version 2 group it joins, so that a sweep
   // can kill it.
   static absl::StatusOr<std::unique_ptr<LauncherProcess>> Start(int program, int cgroup_procs,
-                                                                const std::string& seccomp);
+                                                                const LauncherConfig& config);
   ~LauncherProcess();  // ends it, and with it everything that it launched
 
   struct Created {

@@ -195,14 +195,19 @@ absl::Status LocalHost::MakeGroups() {
 
 absl::Status LocalHost::StartLaunchers() {
   ASSIGN_OR_RETURN(const Descriptor program, MakeHelperProgram());
+  utsname name{};
+  ::uname(&name);
   const std::string group =
       resources_.hierarchies.unified() + "/" + resources_.cgroup + "/launchers";
   if (::mkdir(group.c_str(), 0755) != 0) return ErrnoStatus("cannot make", group, errno);
   const Descriptor procs(::open((group + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
   if (!procs.valid()) return ErrnoStatus("cannot open cgroup.procs of", group, errno);
-  const auto start = [&] {
-    return LauncherProcess::Start(program.get(), procs.get(), resources_.seccomp.launcher);
-  };
+  LauncherConfig config{resources_.seccomp.launcher, {}};
+  if (resources_.options.staged_mounts || !HasDetachedMounts(name.release)) {
+    config.stage = resources_.folder + "/stage";
+    RETURN_IF_ERROR(MakeFolders(config.stage));
+  }
+  const auto start = [&] { return LauncherProcess::Start(program.get(), procs.get(), config); };
   for (int i = 0; i < resources_.options.launchers; ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<LauncherProcess> launcher, start());
     resources_.launchers.push_back(std::move(launcher));

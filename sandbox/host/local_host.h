@@ -27,6 +27,8 @@ struct HostOptions {
   int launchers = 0;  // 0: one for each core, at most 4
   // How many wait ready for each image and limits that were asked for lately (warm_pool.h).
   int warm_sandboxes = 0;
+  // Mounts as on kernels before Linux 6.15, which have no other way (launcher/stage.h).
+  bool staged_mounts = false;
   // How many empty sandboxes wait, whatever the image, of limits that were asked for before
   // (blank_pool.h). 0: none. They count as nothing in admission.
   int blanks = 256;

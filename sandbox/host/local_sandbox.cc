@@ -233,13 +233,11 @@ absl::Status LocalSandbox::WaitUntilReady() {
 }
 
 ExecResult LocalSandbox::Run(StartRequest start, RunOptions options) {
-  std::shared_lock files(files_mutex_);
   if (destroyed_) return Refuse("the sandbox is destroyed");
   ++running_;
-  const absl::StatusOr<GroupEvents> before = group_.ReadEvents();
-  files.unlock();
+  const absl::StatusOr<SandboxEvents> before = Events();
   ExecResult result = RunInCommandGroup(start, options);
-  if (before.ok()) AddEvents(*before, result);
+  if (const auto after = Events(); before.ok() && after.ok()) AddEvents(*before, *after, result);
   --running_;
   return result;
 }
@@ -296,19 +294,19 @@ void LocalSandbox::GiveCommandGroup(CommandGroup command) {
   }
 }
 
-void LocalSandbox::AddEvents(const GroupEvents& before, ExecResult& result) const {
+absl::StatusOr<SandboxEvents> LocalSandbox::Events() {
   const std::shared_lock files(files_mutex_);
-  if (destroyed_) return;
-  const absl::StatusOr<GroupEvents> after = group_.ReadEvents();
-  if (after.ok()) {
-    result.out_of_memory = after->oom_kills > before.oom_kills;
-    result.process_limit = after->process_limit_hits > before.process_limit_hits;
-  }
+  if (destroyed_) return Precondition("the sandbox is destroyed");
+  SandboxEvents events;
+  ASSIGN_OR_RETURN(const GroupEvents group, group_.ReadEvents());
+  events.oom_kills = group.oom_kills;
+  events.process_limit_hits = group.process_limit_hits;
   struct statvfs disk {};
   if (::fstatvfs(upper_.get(), &disk) == 0) {
-    result.disk_full =
+    events.disk_full =
         static_cast<int64_t>(disk.f_bavail * disk.f_frsize) < kFullBytes || disk.f_favail == 0;
   }
+  return events;
 }
 
 ExecResult LocalSandbox::Exec(const ExecRequest& request) {

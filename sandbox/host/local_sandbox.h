@@ -72,6 +72,7 @@ class LocalSandbox : public Sandbox {
 
   const std::string& id() const override { return id_; }
   ExecResult Exec(const ExecRequest& request) override;
+  absl::StatusOr<SandboxEvents> Events() override;
   absl::StatusOr<std::string> Get(const std::string& path, int64_t max_bytes) override;
   absl::Status Put(const std::string& path, std::string_view content, uint32_t mode) override;
   absl::Status GetStream(const std::string& path,
@@ -119,7 +120,6 @@ class LocalSandbox : public Sandbox {
   ExecResult RunInCommandGroup(StartRequest& start, RunOptions& options);
   absl::StatusOr<CommandGroup> TakeCommandGroup();
   void GiveCommandGroup(CommandGroup command);
-  void AddEvents(const GroupEvents& before, ExecResult& result) const;
   absl::StatusOr<ExecResult> RunFileCommand(StartRequest start, RunOptions options);
   absl::StatusOr<std::vector<FileInfo>> ReadEntries(StartRequest start);
   absl::Status CheckIdle() const;

@@ -6,6 +6,12 @@
 
 namespace orrery::sandbox {
 
+void AddEvents(const SandboxEvents& before, const SandboxEvents& after, ExecResult& result) {
+  result.out_of_memory = after.oom_kills > before.oom_kills;
+  result.process_limit = after.process_limit_hits > before.process_limit_hits;
+  result.disk_full = after.disk_full;
+}
+
 std::string_view EndingName(Ending ending) {
   switch (ending) {
     case Ending::kRefused:
@@ -39,7 +45,7 @@ std::string Describe(const ExecResult& result) {
 }
 
 std::string Output::Text() const {
-  if (dropped_bytes() == 0) return head + tail;
+  if (dropped_bytes() <= 0) return head + tail;
   return head + fmt::format("\n[{} bytes left out]\n", dropped_bytes()) + tail;
 }
 

@@ -51,8 +51,9 @@ class Launcher {
   int init_;
   FrameReceiver receiver_;
   IdMaps id_maps_;
-  LayerMounts layer_mounts_{&id_maps_};
-  Descriptor devices_;
+  Stage stage_;
+  LayerMounts layer_mounts_{&id_maps_, &stage_};
+  StagedMount devices_;
   Descriptor quick_moves_;
   std::map<uint64_t, Volume> volumes_;
   uint64_t next_volume_ = 1;
@@ -73,8 +74,10 @@ Error Launcher::Prepare() {
     return LastError("the launcher's own /proc");
   }
   FavorQuickMoves();
-  ORRERY_TRY(MakeDeviceTemplate(devices_));
-  return TakeConfig();
+  ORRERY_TRY(TakeConfig());
+  Descriptor devices;
+  ORRERY_TRY(MakeDeviceTemplate(devices));
+  return stage_.Keep(std::move(devices), devices_);
 }
 
 // Moving a process into a control group of version 1 waits for a grace period of the kernel, some
@@ -98,6 +101,7 @@ Error Launcher::TakeConfig() {
   }
   const auto config = Decode<LauncherConfig>(frame.body);
   if (!config) return {EPROTO, "reading the launcher's settings"};
+  if (!config->stage.empty()) ORRERY_TRY(stage_.Open(config->stage));
   return InstallFilter(config->seccomp);
 }
 
@@ -158,8 +162,8 @@ Error Launcher::MakeBlankRoot(const CreateRequest& request, Descriptor& root) {
 Error Launcher::MakeVolumeAndRoot(const CreateRequest& request, Volume& volume, Descriptor& root) {
   std::vector<const Volume*> frozen;
   ORRERY_TRY(FindFrozen(request, frozen));
-  ORRERY_TRY(MakeVolume(request, request.layers.back(), volume));
-  return MakeRoot(request, frozen, volume, id_maps_, layer_mounts_, root);
+  ORRERY_TRY(MakeVolume(request, request.layers.back(), stage_, volume));
+  return MakeRoot(request, frozen, volume, id_maps_, layer_mounts_, stage_, root);
 }
 
 Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& descriptors) {

@@ -42,8 +42,8 @@ Error LayerMounts::Get(const std::string& folder, uint32_t id_base, int& mount) 
   }
   uses_.push_front(key);
   Entry& entry = mounts_[key];
-  entry.mount = std::move(made);
   entry.use = uses_.begin();
+  ORRERY_TRY(stage_->Keep(std::move(made), entry.mount));
   mount = entry.mount.get();
   return {};
 }

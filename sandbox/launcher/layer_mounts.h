@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sandbox/launcher/id_maps.h"
+#include "sandbox/launcher/stage.h"
 #include "sandbox/protocol/descriptor.h"
 #include "sandbox/protocol/error.h"
 
@@ -17,9 +18,9 @@ namespace orrery::sandbox {
 
 class LayerMounts {
  public:
-  explicit LayerMounts(IdMaps* id_maps) : id_maps_(id_maps) {}
+  LayerMounts(IdMaps* id_maps, Stage* stage) : id_maps_(id_maps), stage_(stage) {}
 
-  // A read-only detached mount of the folder, its owners shown from `id_base` on. Valid until the
+  // A read-only mount of the folder, its owners shown from `id_base` on. Valid until the
   // next but kMost calls.
   Error Get(const std::string& folder, uint32_t id_base, int& mount);
 
@@ -27,11 +28,12 @@ class LayerMounts {
   static constexpr size_t kMost = 1024;
   using Key = std::pair<std::string, uint32_t>;
   struct Entry {
-    Descriptor mount;
+    StagedMount mount;
     std::list<Key>::iterator use;
   };
 
   IdMaps* id_maps_;
+  Stage* stage_;
   std::list<Key> uses_;  // latest first
   std::map<Key, Entry> mounts_;
 };

@@ -10,6 +10,7 @@
 
 #include "sandbox/launcher/id_maps.h"
 #include "sandbox/launcher/layer_mounts.h"
+#include "sandbox/launcher/stage.h"
 #include "sandbox/launcher/volume.h"
 #include "sandbox/protocol/descriptor.h"
 #include "sandbox/protocol/error.h"
@@ -18,6 +19,7 @@
 namespace orrery::sandbox {
 
 Error MakeRoot(const CreateRequest& request, const std::vector<const Volume*>& frozen,
-               const Volume& volume, IdMaps& id_maps, LayerMounts& layers, Descriptor& root);
+               const Volume& volume, IdMaps& id_maps, LayerMounts& layers, Stage& stage,
+               Descriptor& root);
 
 }  // namespace orrery::sandbox

@@ -66,18 +66,21 @@ Error MakeFolder(int parent, const char* name, mode_t mode) {
 
 }  // namespace
 
-Error MakeVolume(const CreateRequest& request, const std::string& layer_root, Volume& volume) {
+Error MakeVolume(const CreateRequest& request, const std::string& layer_root, Stage& stage,
+                 Volume& volume) {
+  Descriptor mount;
   switch (request.upper) {
     case UpperKind::kTmpfs:
-      ORRERY_TRY(MakeTmpfs(request, volume.mount));
+      ORRERY_TRY(MakeTmpfs(request, mount));
       break;
     case UpperKind::kFolder:
-      ORRERY_TRY(CloneFolder(request, volume.mount));
+      ORRERY_TRY(CloneFolder(request, mount));
       break;
     case UpperKind::kLoop:
-      ORRERY_TRY(MountLoop(request, volume.mount));
+      ORRERY_TRY(MountLoop(request, mount));
       break;
   }
+  ORRERY_TRY(stage.Keep(std::move(mount), volume.mount));
   // Owners outside of the range are shown as nobody's, and even root may not pass them.
   if (::fchownat(volume.mount.get(), "", kUpperIdBase, kUpperIdBase, AT_EMPTY_PATH) != 0) {
     return LastError("giving the upper layer to its range of ids");

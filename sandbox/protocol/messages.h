@@ -122,9 +122,10 @@ struct VolumeRequest {
 struct LauncherConfig {
   static constexpr MessageType kType = MessageType::kConfig;
   std::string seccomp;  // struct sock_filter[]
+  std::string stage;    // a folder for its mounts to hang on; empty: they hang nowhere (stage.h)
   template <typename Visitor>
   void Fields(Visitor visit) {
-    visit(seccomp);
+    visit(seccomp), visit(stage);
   }
 };
 

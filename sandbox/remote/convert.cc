@@ -1,5 +1,7 @@
 #include "sandbox/remote/convert.h"
 
+#include <algorithm>
+
 #include "orchestrator/base/status.h"
 
 namespace orrery::sandbox::remote {
@@ -143,12 +145,24 @@ void FromWire(const wire::ExecResult& message, ExecResult* result) {
   result->out_of_memory = message.out_of_memory();
   result->disk_full = message.disk_full();
   result->process_limit = message.process_limit();
-  result->output.total_bytes = message.output_bytes();
-  result->error_output.total_bytes = message.error_bytes();
+  result->output.total_bytes = std::max<int64_t>(0, message.output_bytes());
+  result->error_output.total_bytes = std::max<int64_t>(0, message.error_bytes());
   result->wall_us = message.wall_us();
   result->user_us = message.user_us();
   result->system_us = message.system_us();
   result->max_resident_kb = message.max_resident_kb();
+}
+
+wire::EventCounts ToWire(const SandboxEvents& events) {
+  wire::EventCounts message;
+  message.set_oom_kills(events.oom_kills);
+  message.set_process_limit_hits(events.process_limit_hits);
+  message.set_disk_full(events.disk_full);
+  return message;
+}
+
+SandboxEvents FromWire(const wire::EventCounts& message) {
+  return {message.oom_kills(), message.process_limit_hits(), message.disk_full()};
 }
 
 wire::File ToWire(const FileInfo& info) {

@@ -32,6 +32,8 @@ wire::ExecResult ToWire(const ExecResult& result);  // without kept output
 // Kept output is as it was; infrastructure where the message is none of ours.
 void FromWire(const wire::ExecResult& message, ExecResult* result);
 
+wire::EventCounts ToWire(const SandboxEvents& events);
+SandboxEvents FromWire(const wire::EventCounts& message);
 wire::File ToWire(const FileInfo& info);
 FileInfo FromWire(const wire::File& file);
 wire::ChangedPath ToWire(const Change& change);

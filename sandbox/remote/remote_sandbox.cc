@@ -167,6 +167,15 @@ absl::Status RemoteSandbox::Remove(const std::string& path) {
   return connection_->ToStatus(connection_->stub()->Remove(&context, FileOf(path), &nothing));
 }
 
+absl::StatusOr<SandboxEvents> RemoteSandbox::Events() {
+  RETURN_IF_ERROR(CheckAlive());
+  grpc::ClientContext context;
+  connection_->Prepare(&context, connection_->options().call_timeout_ms);
+  wire::EventCounts events;
+  RETURN_IF_ERROR(connection_->ToStatus(connection_->stub()->Events(&context, Ref(), &events)));
+  return FromWire(events);
+}
+
 absl::StatusOr<FileInfo> RemoteSandbox::Stat(const std::string& path) {
   RETURN_IF_ERROR(CheckAlive());
   grpc::ClientContext context;

@@ -46,6 +46,7 @@ class RemoteSandbox : public Sandbox {
                          uint32_t mode) override;
   absl::Status Link(const std::string& path, const std::string& target) override;
   absl::Status Remove(const std::string& path) override;
+  absl::StatusOr<SandboxEvents> Events() override;
   absl::StatusOr<FileInfo> Stat(const std::string& path) override;
   absl::StatusOr<std::vector<FileInfo>> List(const std::string& path, bool any_type) override;
   absl::StatusOr<std::shared_ptr<const Snapshot>> TakeSnapshot() override;

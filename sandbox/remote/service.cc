@@ -62,6 +62,8 @@ class Service final : public wire::Sandboxes::Service, public SandboxService {
                     wire::Nothing*) override;
   grpc::Status Remove(grpc::ServerContext* context, const wire::FileRequest* request,
                       wire::Nothing*) override;
+  grpc::Status Events(grpc::ServerContext* context, const wire::SandboxRef* request,
+                      wire::EventCounts* reply) override;
   grpc::Status Stat(grpc::ServerContext* context, const wire::FileRequest* request,
                     wire::File* reply) override;
   grpc::Status List(grpc::ServerContext* context, const wire::FileRequest* request,
@@ -316,6 +318,14 @@ grpc::Status Service::Remove(grpc::ServerContext* context, const wire::FileReque
                              wire::Nothing*) {
   ASSIGN_OR_RETURN_GRPC(const auto sandbox, Find(context, request->sandbox()));
   return ToGrpc(sandbox->Remove(request->path()));
+}
+
+grpc::Status Service::Events(grpc::ServerContext* context, const wire::SandboxRef* request,
+                             wire::EventCounts* reply) {
+  ASSIGN_OR_RETURN_GRPC(const auto sandbox, Find(context, *request));
+  ASSIGN_OR_RETURN_GRPC(const SandboxEvents events, sandbox->Events());
+  *reply = ToWire(events);
+  return grpc::Status::OK;
 }
 
 grpc::Status Service::Stat(grpc::ServerContext* context, const wire::FileRequest* request,

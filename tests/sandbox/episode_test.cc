@@ -17,6 +17,7 @@ class NamedSandbox : public Sandbox {
   explicit NamedSandbox(std::string id) : id_(std::move(id)) {}
   const std::string& id() const override { return id_; }
   ExecResult Exec(const ExecRequest&) override { return {}; }
+  absl::StatusOr<SandboxEvents> Events() override { return SandboxEvents{}; }
   absl::StatusOr<std::string> Get(const std::string&, int64_t) override { return ""; }
   absl::Status Put(const std::string&, std::string_view, uint32_t) override { return {}; }
   absl::Status GetStream(const std::string&,

@@ -88,6 +88,21 @@ TEST_F(ShellTest, ExitAndCapEndTheShell) {
   EXPECT_EQ(shell.Run("echo again").output.Text(), "again\n");
 }
 
+TEST_F(ShellTest, EventsAreReportedWithTheScriptInWhichTheyHappened) {
+  options_.limits.memory_bytes = 64 << 20;
+  options_.limits.disk_bytes = 1 << 20;
+  sandbox_ = Make();
+  sandbox::Shell shell(sandbox_.get(), shell_options_);
+  EXPECT_FALSE(shell.Run("true").out_of_memory);
+  const ExecResult large = shell.Run("dd if=/dev/zero of=/dev/null bs=200M count=1; echo $?");
+  EXPECT_TRUE(large.out_of_memory) << Describe(large);
+  EXPECT_TRUE(large.output.Text().ends_with("137\n")) << large.output.Text();
+  const ExecResult after = shell.Run("echo after");
+  EXPECT_FALSE(after.out_of_memory || after.disk_full) << Describe(after);
+  EXPECT_TRUE(shell.Run("dd if=/dev/zero of=/big bs=64k count=100").disk_full);
+  EXPECT_FALSE(shell.Run("rm /big").disk_full);
+}
+
 TEST_F(ShellTest, TracesAreNotTakenForTheEnd) {
   sandbox::Shell shell(sandbox_.get(), shell_options_);
   shell.Run("set -x");

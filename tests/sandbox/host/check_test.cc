@@ -8,8 +8,19 @@
 namespace orrery::sandbox {
 namespace {
 
-class CheckTest : public HostTest {
+// With the mounts of this kernel and with those of older ones.
+class CheckTest : public HostTest, public testing::WithParamInterface<bool> {
  protected:
+  void SetUp() override {
+    HostTest::SetUp();
+    if (IsSkipped() || !GetParam()) return;
+    host_.reset();
+    HostOptions options = TestOptions(work_);
+    options.staged_mounts = true;
+    host_ = *MakeLocalHost(options);
+    Make();
+    ASSERT_TRUE(WaitForBlanks(host_.get(), options_, options.blanks));
+  }
   void ExpectHeld(const absl::StatusOr<std::vector<CheckRow>>& rows, size_t at_least) {
     ASSERT_TRUE(rows.ok()) << rows.status();
     EXPECT_GE(rows->size(), at_least);
@@ -22,7 +33,11 @@ class CheckTest : public HostTest {
   }
 };
 
-TEST_F(CheckTest, EscapesFail) {
+INSTANTIATE_TEST_SUITE_P(Mounts, CheckTest, testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "Staged" : "Detached");
+});
+
+TEST_P(CheckTest, EscapesFail) {
   const auto rows = CheckEscapes(host_.get(), ProbeOptions(Empty()));
   ExpectHeld(rows, 75);
   std::set<std::string> names;
@@ -33,11 +48,11 @@ TEST_F(CheckTest, EscapesFail) {
   }
 }
 
-TEST_F(CheckTest, LoadsAreContained) {
+TEST_P(CheckTest, LoadsAreContained) {
   ExpectHeld(CheckLoads(host_.get(), ProbeOptions(Empty())), 10);
 }
 
-TEST_F(CheckTest, FilesAreNoWayOut) {
+TEST_P(CheckTest, FilesAreNoWayOut) {
   ExpectHeld(CheckFiles(host_.get(), ProbeOptions(Empty())), 3);
 }
 

@@ -1,19 +1,24 @@
-// Disk and inode limits by each back end, and that files on a disk go with their last holder.
+// Disk and inode limits by each back end, and that files on a disk go with their last holder; with
+// the mounts of this kernel and with those of older ones.
+#include <tuple>
+
 #include "sandbox/host/leftovers.h"
 #include "tests/sandbox/host/testing.h"
 
 namespace orrery::sandbox {
 namespace {
 
-class DiskTest : public HostTest, public testing::WithParamInterface<DiskBackend> {
+using Way = std::tuple<DiskBackend, bool>;  // and staged mounts
+
+class DiskTest : public HostTest, public testing::WithParamInterface<Way> {
  protected:
   void SetUp() override {
     HostTest::SetUp();
     if (IsSkipped()) return;
     host_.reset();
     HostOptions options = TestOptions(work_);
-    options.disk = GetParam();
-    options.allow_unenforced = GetParam() == DiskBackend::kUnlimited;
+    std::tie(options.disk, options.staged_mounts) = GetParam();
+    options.allow_unenforced = !enforced();
     host_ = *MakeLocalHost(options);
     const auto probe = host_->Create(options_);
     if (probe.ok()) return;
@@ -21,7 +26,8 @@ class DiskTest : public HostTest, public testing::WithParamInterface<DiskBackend
     if (why.find("loop") != std::string::npos) GTEST_SKIP() << "no loop devices here: " << why;
     FAIL() << why;
   }
-  bool enforced() const { return GetParam() != DiskBackend::kUnlimited; }
+  DiskBackend backend() const { return std::get<0>(GetParam()); }
+  bool enforced() const { return backend() != DiskBackend::kUnlimited; }
   int CountUppers() {
     int count = 0;
     for (const auto& host : std::filesystem::directory_iterator(work_.path() + "/state/hosts")) {
@@ -33,14 +39,16 @@ class DiskTest : public HostTest, public testing::WithParamInterface<DiskBackend
   }
 };
 
-std::string NameOf(const testing::TestParamInfo<DiskBackend>& info) {
+std::string NameOf(const testing::TestParamInfo<Way>& info) {
   constexpr const char* kNames[] = {"Tmpfs", "Loop", "Unlimited"};
-  return kNames[static_cast<int>(info.param)];
+  return std::string(kNames[static_cast<int>(std::get<0>(info.param))]) +
+         (std::get<1>(info.param) ? "Staged" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DiskTest,
-                         testing::Values(DiskBackend::kTmpfs, DiskBackend::kLoop,
-                                         DiskBackend::kUnlimited),
+                         testing::Combine(testing::Values(DiskBackend::kTmpfs, DiskBackend::kLoop,
+                                                          DiskBackend::kUnlimited),
+                                          testing::Bool()),
                          NameOf);
 
 TEST_P(DiskTest, BytesAndInodesAreLimitedAndSaidSo) {
@@ -68,7 +76,7 @@ TEST_P(DiskTest, BytesAndInodesAreLimitedAndSaidSo) {
 }
 
 TEST_P(DiskTest, FilesOfALoopAreNotTheSandboxsMemory) {
-  if (GetParam() != DiskBackend::kLoop) return;
+  if (backend() != DiskBackend::kLoop) return;
   options_.limits.memory_bytes = 64 << 20;
   options_.limits.disk_bytes = 200 << 20;
   const auto sandbox = Make();
@@ -94,7 +102,7 @@ TEST_P(DiskTest, SnapshotsForksAndDiffsWorkAndNothingIsLeft) {
   EXPECT_EQ(changes->size(), 2u);
   EXPECT_TRUE(parent->Destroy().ok());
   EXPECT_EQ((*fork)->Exec(Shell("cat /f")).output.Text(), "base\nfork\n");
-  EXPECT_EQ(CountUppers(), GetParam() == DiskBackend::kTmpfs ? 0 : 2);
+  EXPECT_EQ(CountUppers(), backend() == DiskBackend::kTmpfs ? 0 : 2);
   EXPECT_TRUE((*fork)->Destroy().ok());
   *snapshot = nullptr;
   EXPECT_EQ(CountUppers(), 0);
@@ -106,13 +114,13 @@ TEST_P(DiskTest, SnapshotsForksAndDiffsWorkAndNothingIsLeft) {
 }
 
 TEST_P(DiskTest, HostsPromiseNoMoreThanTheyHave) {
-  if (GetParam() != DiskBackend::kLoop) return;
+  if (backend() != DiskBackend::kLoop) return;
   options_.limits.disk_request_bytes = int64_t{1} << 60;
   EXPECT_EQ(host_->Create(options_).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_P(DiskTest, AFormatThatCannotBeIsAnError) {
-  if (GetParam() != DiskBackend::kLoop) return;
+  if (backend() != DiskBackend::kLoop) return;
   options_.limits.inodes = int64_t{1} << 40;
   EXPECT_FALSE(host_->Create(options_).ok());
   EXPECT_EQ(CountUppers(), 0);
