@@ -28,6 +28,9 @@
 namespace orrery::sandbox {
 namespace {
 
+// One takes some 1 MB of the kernel's memory; so they never take more than a 64th.
+constexpr int64_t kMemoryOfBlank = 64 << 20;
+
 absl::Status CheckRoot() {
   if (::geteuid() == 0) return absl::OkStatus();
   return Precondition("sandboxes need root for now: run this as root (sudo)");
@@ -150,7 +153,9 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
                                   resources_.options.max_waiting);
   RETURN_IF_ERROR(MakeGroups());
   RETURN_IF_ERROR(StartLaunchers());
-  blanks_ = std::make_unique<BlankPool>(&resources_, options.blanks);
+  const int64_t most = resources_.options.memory_bytes / kMemoryOfBlank;
+  blanks_ = std::make_unique<BlankPool>(&resources_,
+                                        static_cast<int>(std::min<int64_t>(options.blanks, most)));
   pool_ = std::make_unique<WarmPool>(&resources_, options.warm_sandboxes);
   ASSIGN_OR_RETURN(
       control_, ControlServer::Start(

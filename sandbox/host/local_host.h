@@ -30,7 +30,8 @@ struct HostOptions {
   // Mounts as on kernels before Linux 6.15, which have no other way (launcher/stage.h).
   bool staged_mounts = false;
   // How many empty sandboxes wait, whatever the image, of limits that were asked for before
-  // (blank_pool.h). 0: none. They count as nothing in admission.
+  // (blank_pool.h), at most one for each 64 MiB that sandboxes may take: one takes about 1 MB of
+  // memory. 0: none. They count as nothing in admission.
   int blanks = 256;
   // Admission: what sandboxes may take together. 0: three quarters of the machine's memory, all its
   // cores, its pid limit less 8192.
