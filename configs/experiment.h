@@ -91,6 +91,7 @@ struct RolloutConfig {
   int64_t kv_tokens = 0;      // size of the KV cache in tokens; 0: what max_running needs
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
+  int64_t top_logprobs = 0;  // of each sampled token, into the samples file
   bool operator==(const RolloutConfig&) const = default;
 };
 

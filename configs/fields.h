@@ -202,6 +202,12 @@ void ForEach(RolloutConfig& c, V& v) {
                                 .Unit("tokens")
                                 .In(kPositiveCount));
   v(c.prefix_sharing, Field("prefix_sharing", "compute a group's prompt once"));
+  v(c.top_logprobs,
+    Field("top_logprobs",
+          "record the most likely tokens at each sampled one's place, with their log-probs "
+          "(orrery inspect --top-logprobs)")
+        .Unit("tokens")
+        .In({0, 20}));
 }
 
 template <typename V>

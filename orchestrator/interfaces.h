@@ -38,6 +38,7 @@ struct GenerationRequest {
   // New tokens each response may have, where they differ; empty: sampling.max_new_tokens for all.
   std::vector<int64_t> new_token_limits;
   bool return_routed_experts = false;  // refused by a model without experts
+  int64_t top_logprobs = 0;            // so many of the most likely tokens at every place
 
   int64_t new_tokens(size_t response) const {
     return new_token_limits.empty() ? sampling.max_new_tokens : new_token_limits[response];
@@ -53,6 +54,7 @@ struct Generation {
   double entropy_sum = 0;
   // Where asked for: of the prompt and all tokens but the last. Aborted early: of fewer.
   RoutedExperts routed_experts;
+  std::vector<TokenLogprob> top_logprobs;  // where asked for: n a token (Segment)
 };
 
 using RequestId = uint64_t;

@@ -128,6 +128,8 @@ void AddReading(CLI::App& app, CommandLine& line) {
   inspect->add_option("--group", line.filter.group_id, "only this group");
   inspect->add_option("--text", line.filter.text, "only episodes with this text");
   inspect->add_option("--limit", line.filter.limit, "at most so many; 0: all");
+  inspect->add_flag("--top-logprobs", line.filter.top_logprobs,
+                    "the most likely tokens at every place (rollout.top_logprobs)");
   CLI::App* replay = Add(app, line, "replay", "a recorded step again, compared bit for bit", [&] {
     return Done(commands::Replay(line.path, line.step, line.rollout));
   });

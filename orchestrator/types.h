@@ -25,6 +25,11 @@ using PolicyVersion = uint64_t;
 // Who wrote a run of tokens. Only kPolicy tokens were sampled and are trained.
 enum class Author : uint8_t { kPrompt, kPolicy, kTool, kTemplate };
 
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+};
+
 struct Segment {
   Author author = Author::kPrompt;
   std::vector<int32_t> token_ids;
@@ -33,6 +38,9 @@ struct Segment {
   std::vector<float> logprobs;
   // For kPolicy: the weights each token was sampled with; as long as token_ids, else empty.
   std::vector<PolicyVersion> versions;
+  // For kPolicy, where asked for (rollout.top_logprobs): the n most likely tokens at the place of
+  // each token, most likely first, n after n; log-probs as above.
+  std::vector<TokenLogprob> top_logprobs;
 };
 
 enum class FinishReason : uint8_t {

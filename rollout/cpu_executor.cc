@@ -64,6 +64,8 @@ void CpuExecutor::Launch(std::span<const Work> pass, std::span<const Draw> draws
   }
   result_ = {};
   result_.samples.resize(draws.size());
+  result_.num_top = MostTopLogprobs(draws);
+  result_.top_logprobs.resize(draws.size() * static_cast<size_t>(result_.num_top));
   if (WantsRoutedExperts(pass)) {
     const model::ModelSpec& spec = weights_.spec();
     int64_t rows = 0;
@@ -171,6 +173,12 @@ void CpuExecutor::RunShard(std::span<const Work> pass, std::span<const Draw> dra
     const Draw& draw = draws[shard->draws[i]];
     const std::span<const float> row(logits.f32(row_of[draw.work]),
                                      static_cast<size_t>(logits.cols));
+    const int64_t n = draw.request->what.top_logprobs;
+    if (n > 0) {
+      kernels::TopLogprobs(
+          row, draw.request->what.sampling.temperature, n,
+          result_.top_logprobs.data() + static_cast<int64_t>(shard->draws[i]) * result_.num_top);
+    }
     result_.samples[shard->draws[i]] = Sample(draw, row, &scratch);
   });
 }

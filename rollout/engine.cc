@@ -205,6 +205,11 @@ absl::Status Engine::Admit(const GenerationRequest& request) const {
           id, vocabulary);
     }
   }
+  const int64_t most = std::min(kernels::kMaxTopLogprobs, vocabulary);
+  if (request.top_logprobs < 0 || request.top_logprobs > most) {
+    return InvalidInput("{} top log-probs are asked for; 0 to {} can be given",
+                        request.top_logprobs, most);
+  }
   if (request.return_routed_experts && !executor_->spec().has_moe()) {
     return InvalidInput("routed experts are asked of a model without experts");
   }
@@ -333,7 +338,10 @@ void Engine::CollectPass() {
     Response* response = &request->responses[draws[i].response];
     if (response->finished) continue;
     --response->num_pending;
-    Take(request, response, results[i]);
+    const std::span<const kernels::TopLogprob> top(
+        result.top_logprobs.data() + static_cast<int64_t>(i) * result.num_top,
+        static_cast<size_t>(request->what.top_logprobs));
+    Take(request, response, results[i], top);
   }
 }
 
@@ -341,7 +349,8 @@ void Engine::Drain() {
   while (!in_flight_.empty()) CollectPass();
 }
 
-void Engine::Take(Request* request, Response* response, const SampleResult& result) {
+void Engine::Take(Request* request, Response* response, const SampleResult& result,
+                  std::span<const kernels::TopLogprob> top) {
   const SamplingOptions& sampling = request->what.sampling;
   Generation& g = response->generation;
   if (!result.finite) {
@@ -353,6 +362,7 @@ void Engine::Take(Request* request, Response* response, const SampleResult& resu
   g.logprobs.push_back(result.logprob);
   g.versions.push_back(executor_->version());
   g.entropy_sum += result.entropy;
+  for (const kernels::TopLogprob& t : top) g.top_logprobs.push_back({t.token_id, t.logprob});
   const int64_t n = static_cast<int64_t>(g.token_ids.size());
   const bool may_stop = n >= sampling.min_new_tokens;
   if (may_stop &&

@@ -97,7 +97,8 @@ class Engine : public RolloutEngine, public WeightReceiver {
   std::vector<PendingRows> RowsOf(std::span<const Work> pass) const;
   void TakeRoutedExperts(const PendingRows& rows, std::span<const uint8_t> experts);
   void Count(std::span<const Work> pass);
-  void Take(Request* request, Response* response, const kernels::SampleResult& result);
+  void Take(Request* request, Response* response, const kernels::SampleResult& result,
+            std::span<const kernels::TopLogprob> top);
   bool HitsStopString(const Request& request, const Response& response) const;
   void FinishResponse(Request* request, Response* response, FinishReason reason,
                       std::string error = {});

@@ -6,6 +6,12 @@
 
 namespace orrery::rollout {
 
+int64_t MostTopLogprobs(std::span<const Draw> draws) {
+  int64_t most = 0;
+  for (const Draw& draw : draws) most = std::max(most, draw.request->what.top_logprobs);
+  return most;
+}
+
 bool WantsRoutedExperts(std::span<const Work> pass) {
   return std::any_of(pass.begin(), pass.end(),
                      [](const Work& w) { return w.request->what.return_routed_experts; });

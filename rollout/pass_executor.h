@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/sampler/sampler.h"
+#include "kernels/sampler/top_logprobs.h"
 #include "rollout/scheduler.h"
 #include "trainer/model/model_spec.h"
 #include "trainer/model/weight_store.h"
@@ -32,7 +33,14 @@ struct PassResult {
   // Where a Work of the pass asked for them: the experts of all its rows, Work after Work,
   // [rows, layers with experts, top_k] ids as RoutedExperts has them. Else empty.
   std::vector<uint8_t> routed_experts;
+  // [draws, num_top] where one of them asked for the most likely tokens; num_top: at least what it
+  // asked for.
+  std::vector<kernels::TopLogprob> top_logprobs;
+  int64_t num_top = 0;
 };
+
+// The most that a draw asks for.
+int64_t MostTopLogprobs(std::span<const Draw> draws);
 
 // Whether somebody in the pass asked for the experts.
 bool WantsRoutedExperts(std::span<const Work> pass);

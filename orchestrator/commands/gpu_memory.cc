@@ -57,6 +57,7 @@ int64_t WeightBytes(const MemoryQuestion& q) {
 trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
   const configs::Experiment& e = q.experiment;
   trainer::CudaTrainingOptions options;
+  options.top_logprobs = std::min(e.rollout.top_logprobs, spec.vocab_size);
   options.numerics = NumericsOf(e);
   options.recompute = e.trainer.recompute == "block";
   trainer::BatchBounds bounds;
@@ -117,6 +118,7 @@ rollout::cuda::CudaPassExecutorOptions EngineOptionsOf(const configs::Experiment
   options.scheduler.prefill_chunk_tokens = e.rollout.prefill_chunk_tokens;
   options.scheduler.max_positions = spec.max_positions;
   options.scheduler.max_draws = std::max<int64_t>(e.rollout.samples_per_prompt, 1024);
+  options.top_logprobs = std::min(e.rollout.top_logprobs, spec.vocab_size);
   options.numerics = NumericsOf(e);
   return options;
 }

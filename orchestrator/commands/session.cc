@@ -222,7 +222,7 @@ rollout::EngineOptions ToEngine(const configs::Experiment& e, const Session& ses
 absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experiment& e,
                                                           const Session& session,
                                                           const SamplingOptions& sampling,
-                                                          bool routed_experts) {
+                                                          bool recorded) {
   ASSIGN_OR_RETURN(std::unique_ptr<rollout::Environment> environment,
                    rollout::MakeEnvironment(e.rollout.environment));
   rollout::RunnerOptions options;
@@ -230,7 +230,8 @@ absl::StatusOr<std::unique_ptr<EpisodeRunner>> MakeRunner(const configs::Experim
   options.max_turns = e.MaxTurns();
   options.max_positions = session.store->spec().max_positions;
   options.share_prompt = e.rollout.prefix_sharing;
-  options.return_routed_experts = routed_experts;
+  options.return_routed_experts = recorded && e.trainer.routing_replay == "rollout";
+  options.top_logprobs = recorded ? e.rollout.top_logprobs : 0;
   return std::make_unique<rollout::Runner>(session.engine.get(), session.codec.get(),
                                            std::move(environment), options);
 }
@@ -250,7 +251,7 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
   SamplingOptions sampling = ToSampling(e.sampling, session.store->spec());
   sampling.temperature = static_cast<float>(config.temperature);
   if (config.max_new_tokens > 0) sampling.max_new_tokens = config.max_new_tokens;
-  ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling, /*routed_experts=*/false));
+  ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling, /*recorded=*/false));
   task.grader = session.grader.get();
   return task;
 }
@@ -394,9 +395,9 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     session->engine =
         std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
   }
-  ASSIGN_OR_RETURN(session->runner,
-                   MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec()),
-                              e.trainer.routing_replay == "rollout"));
+  ASSIGN_OR_RETURN(
+      session->runner,
+      MakeRunner(e, *session, ToSampling(e.sampling, session->store->spec()), /*recorded=*/true));
   for (const configs::EvalConfig& eval : e.evals) {
     ASSIGN_OR_RETURN(EvalTask task, MakeEval(e, eval, *session));
     session->evals.push_back(std::move(task));

@@ -60,7 +60,27 @@ void PrintFact(std::FILE* out, const char* name, std::string_view value) {
   if (!value.empty()) fmt::print(out, "  {:<8}{}\n", name, OneLine(value));
 }
 
-void PrintEpisode(const RecordedEpisode& recorded, bool color, std::FILE* out) {
+// A line a token: its text and log-prob, then the most likely tokens at its place.
+void PrintTopLogprobs(const Segment& segment, const SegmentText& text, std::FILE* out) {
+  const size_t tokens = segment.token_ids.size();
+  const size_t n = tokens == 0 ? 0 : segment.top_logprobs.size() / tokens;
+  const auto shown = [](std::string_view piece, float logprob) {
+    return fmt::format("'{}' {:.3f}", OneLine(piece), logprob);
+  };
+  size_t begin = 0;
+  for (size_t t = 0; t < tokens && n > 0; ++t) {
+    const auto size = static_cast<size_t>(text.piece_bytes[t]);
+    std::string line = fmt::format(
+        "  {:<24}", shown(std::string_view(text.text).substr(begin, size), segment.logprobs[t]));
+    begin += size;
+    for (size_t i = t * n; i < (t + 1) * n; ++i) {
+      line += fmt::format("  {}", shown(text.top_pieces[i], segment.top_logprobs[i].logprob));
+    }
+    fmt::print(out, "{}\n", line);
+  }
+}
+
+void PrintEpisode(const RecordedEpisode& recorded, bool color, bool top_logprobs, std::FILE* out) {
   const Episode& episode = recorded.episode;
   fmt::print(out, "{}\n", Colored(HeadLine(recorded), 1, color));
   PrintFact(out, "prompt", recorded.prompt.id);
@@ -86,6 +106,9 @@ void PrintEpisode(const RecordedEpisode& recorded, bool color, std::FILE* out) {
       if (text.empty() || text.back() != '\n') text += '\n';
       fmt::print(out, "{}\n{}", Colored(fmt::format("[{}]", AuthorName(author)), code, color),
                  Colored(text, code, color));
+      if (top_logprobs) {
+        PrintTopLogprobs(episode.samples[s].segments[i], recorded.text[s][i], out);
+      }
     }
   }
   fmt::print(out, "\n");
@@ -150,7 +173,8 @@ absl::StatusOr<int64_t> PrintSamples(const std::string& path, const SampleFilter
     ++all;
     if (!Matches(filter, recorded)) return absl::OkStatus();
     ++matched;
-    if (filter.limit == 0 || matched <= filter.limit) PrintEpisode(recorded, traits.color, out);
+    if (filter.limit == 0 || matched <= filter.limit)
+      PrintEpisode(recorded, traits.color, filter.top_logprobs, out);
     return absl::OkStatus();
   }));
   const bool limited = filter.limit != 0 && matched > filter.limit;

@@ -22,8 +22,9 @@ struct SampleFilter {
   std::optional<double> max_reward;
   std::optional<FinishReason> finish_reason;
   std::optional<uint64_t> group_id;
-  std::string text;    // in the prompt's or the policy's or a tool's words, case and all
-  int64_t limit = 10;  // 0: all
+  std::string text;           // in the prompt's or the policy's or a tool's words, case and all
+  int64_t limit = 10;         // 0: all
+  bool top_logprobs = false;  // show them, a line a token
 };
 
 // Whether the filter, but for step and limit, lets the episode through. Failed episodes have no

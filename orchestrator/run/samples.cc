@@ -29,7 +29,7 @@ namespace {
       episode;
   [[maybe_unused]] const auto& [kind, score, why, parts] = outcome;
   [[maybe_unused]] const auto& [segments, finish_reason, routed_experts] = sample;
-  [[maybe_unused]] const auto& [author, token_ids, logprobs, versions] = segment;
+  [[maybe_unused]] const auto& [author, token_ids, logprobs, versions, top_logprobs] = segment;
   [[maybe_unused]] const auto& [role, content] = message;
 }
 
@@ -80,6 +80,28 @@ void AppendVersions(std::string* out, const std::vector<PolicyVersion>& versions
   *out += ']';
 }
 
+void AppendTopLogprobs(std::string* out, const Segment& segment, const PieceDecoder& decode) {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  for (const TokenLogprob& top : segment.top_logprobs) {
+    ids.push_back(top.token_id);
+    logprobs.push_back(top.logprob);
+  }
+  const std::vector<std::string> pieces = decode(ids);
+  CHECK_EQ(pieces.size(), ids.size()) << "the decoder gives a piece a token";
+  ObjectWriter object(out);
+  object.Number("n", static_cast<int64_t>(ids.size() / segment.token_ids.size()));
+  object.Numbers("token_ids", ids);
+  object.Numbers("logprobs", logprobs);
+  *object.Key("pieces") += '[';
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0) *out += ',';
+    AppendJsonBytes(out, pieces[i]);
+  }
+  *out += ']';
+  object.Close();
+}
+
 void AppendSegment(std::string* out, const Segment& segment, const PieceDecoder& decode) {
   const std::vector<std::string> pieces = decode(segment.token_ids);
   CHECK_EQ(pieces.size(), segment.token_ids.size()) << "the decoder gives a piece a token";
@@ -96,6 +118,9 @@ void AppendSegment(std::string* out, const Segment& segment, const PieceDecoder&
   object.Numbers("token_ids", segment.token_ids);
   object.Numbers("logprobs", segment.logprobs);
   AppendVersions(object.Key("versions"), segment.versions);
+  if (!segment.top_logprobs.empty()) {
+    AppendTopLogprobs(object.Key("top_logprobs"), segment, decode);
+  }
   object.Close();
 }
 

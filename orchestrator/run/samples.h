@@ -17,6 +17,12 @@
 //
 // beside "segments": RoutedExperts, base64 of tokens x layers x top_k ids; 4/3 of a byte an id.
 //
+// and a policy segment whose most likely tokens were recorded (rollout.top_logprobs)
+//
+//   "top_logprobs":{"n":5,"token_ids":[..],"logprobs":[..],"pieces":[..]}
+//
+// of n entries a token, most likely first; "pieces" are their texts.
+//
 // "versions" is run-length coded: [version, number of tokens]. "piece_bytes" cuts the text into the
 // pieces of its tokens. A group without episodes is one line without "episode_id".
 //
@@ -43,7 +49,8 @@ using PieceDecoder = std::function<std::vector<std::string>(std::span<const int3
 
 struct SegmentText {
   std::string text;
-  std::vector<int32_t> piece_bytes;  // one a token; they sum to text.size()
+  std::vector<int32_t> piece_bytes;     // one a token; they sum to text.size()
+  std::vector<std::string> top_pieces;  // of Segment::top_logprobs
 };
 // [sample][segment], as in Episode::samples.
 using EpisodeText = std::vector<std::vector<SegmentText>>;

@@ -55,6 +55,9 @@ class ObjectReader {
   absl::Status Floats(const char* name, std::vector<float>* out) const {
     return ReadList(name, out, JsonFloat);
   }
+  absl::Status Texts(const char* name, std::vector<std::string>* out) const {
+    return ReadList(name, out, JsonBytes);
+  }
   absl::Status Int32s(const char* name, std::vector<int32_t>* out) const {
     return ReadList(name, out, ToInt32);
   }
@@ -151,6 +154,27 @@ absl::Status CheckSegment(const Segment& segment, const SegmentText& text) {
   return absl::OkStatus();
 }
 
+absl::Status ReadTopLogprobs(const Value& value, Segment* segment, SegmentText* text) {
+  if (!value.IsObject()) return InvalidInput("expected an object");
+  const ObjectReader object(value);
+  int64_t n = 0;
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  RETURN_IF_ERROR(object.Int("n", &n));
+  RETURN_IF_ERROR(object.Int32s("token_ids", &ids));
+  RETURN_IF_ERROR(object.Floats("logprobs", &logprobs));
+  RETURN_IF_ERROR(object.Texts("pieces", &text->top_pieces));
+  const auto tokens = static_cast<int64_t>(segment->token_ids.size());
+  const auto count = static_cast<int64_t>(ids.size());
+  if (n < 1 || tokens < 1 || count % tokens != 0 || count / tokens != n ||
+      logprobs.size() != ids.size() || text->top_pieces.size() != ids.size()) {
+    return InvalidInput("{} of {} tokens, but {} ids, {} log-probs and {} pieces", n, tokens, count,
+                        logprobs.size(), text->top_pieces.size());
+  }
+  for (size_t i = 0; i < ids.size(); ++i) segment->top_logprobs.push_back({ids[i], logprobs[i]});
+  return absl::OkStatus();
+}
+
 absl::Status ReadSegment(const Value& value, Sample* sample, std::vector<SegmentText>* texts) {
   const ObjectReader object(value);
   Segment segment;
@@ -163,6 +187,10 @@ absl::Status ReadSegment(const Value& value, Sample* sample, std::vector<Segment
   RETURN_IF_ERROR(object.ForEach(
       "versions", [&](const Value& run) { return ReadVersionRun(run, &segment.versions); }));
   RETURN_IF_ERROR(CheckSegment(segment, text));
+  if (const Value* top = object.Find("top_logprobs"); top != nullptr) {
+    const absl::Status read = ReadTopLogprobs(*top, &segment, &text);
+    if (!read.ok()) return Annotate(read, "top_logprobs");
+  }
   sample->segments.push_back(std::move(segment));
   texts->push_back(std::move(text));
   return absl::OkStatus();

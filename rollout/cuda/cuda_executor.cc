@@ -62,7 +62,15 @@ CudaExecutor::Extents CudaExecutor::Most(const OpsLimits& limits) {
 int64_t CudaExecutor::BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
                                   const kernels::DeviceLimits& device, const OpsLimits& limits) {
   const Extents most = Most(limits);
-  return CudaOps::BufferBytes(spec, dtype, device, limits) + InputLayout(most).bytes +
+  int64_t top_bytes = 0;
+  if (limits.top_logprobs > 0) {
+    top_bytes =
+        kernels::PlanTopLogprobs(limits.max_logit_rows, spec.vocab_size, limits.top_logprobs,
+                                 device)
+            .workspace_bytes +
+        most.samples * limits.top_logprobs * static_cast<int64_t>(sizeof(kernels::TopLogprob));
+  }
+  return top_bytes + CudaOps::BufferBytes(spec, dtype, device, limits) + InputLayout(most).bytes +
          (static_cast<int64_t>(sizeof(kernels::KvCopy)) + 16) * most.samples +
          kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, spec.vocab_size);
 }
@@ -72,7 +80,8 @@ CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLi
     : spec_(weights->spec()),
       limits_(limits),
       stream_(NewStream()),
-      ops_(weights, device, limits, stream_) {
+      ops_(weights, device, limits, stream_),
+      device_(device) {
   const Extents most = Most(limits);
   const int64_t input_bytes = InputLayout(most).bytes;
   input_ = DeviceBuffer(input_bytes);
@@ -80,6 +89,14 @@ CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLi
   sampler_workspace_ = DeviceBuffer(
       kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, weights->spec().vocab_size));
   output_ = DeviceBuffer(16 * most.samples);
+  if (limits.top_logprobs > 0) {
+    const kernels::TopLogprobsPlan plan = kernels::PlanTopLogprobs(
+        limits.max_logit_rows, spec_.vocab_size, limits.top_logprobs, device);
+    top_workspace_ = DeviceBuffer(plan.workspace_bytes);
+    top_output_ = DeviceBuffer(most.samples * limits.top_logprobs *
+                               static_cast<int64_t>(sizeof(kernels::TopLogprob)));
+    for (PinnedBuffer& buffer : pinned_top_) buffer = PinnedBuffer(top_output_.bytes());
+  }
   for (int i = 0; i < kMaxInFlight; ++i) {
     pinned_input_[i] = PinnedBuffer(input_bytes);
     pinned_copies_[i] = PinnedBuffer(copies_.bytes());
@@ -102,6 +119,7 @@ CudaExecutor::Extents CudaExecutor::RoundUp(const Step& step) const {
   e.rows = std::min(Bucket(static_cast<int64_t>(step.rows.size())), limits_.max_rows);
   e.samples = std::min(Bucket(static_cast<int64_t>(step.samples.size())), limits_.max_samples);
   e.sequences = Bucket(static_cast<int64_t>(step.tables.size()));
+  e.top_logprobs = step.top_logprobs ? limits_.top_logprobs : 0;
   e.table_stride = static_cast<int64_t>(std::bit_ceil(std::max<size_t>(blocks, 16)));
   return e;
 }
@@ -174,10 +192,19 @@ void CudaExecutor::Enqueue(const Extents& e, int64_t tiles, int64_t lone_rows) {
     out.logprobs = output_.as<float>(4 * n) + first;
     out.entropies = output_.as<float>(8 * n) + first;
     out.finite = output_.as<int32_t>(12 * n) + first;
-    kernels::cuda::SampleTokens(ops_.Head(hidden.Rows(first, count)),
-                                input_.as<SamplerRow>(at.sampling) + first,
-                                sampler_workspace_.data(), out, stream_);
+    const kernels::TensorView logits = ops_.Head(hidden.Rows(first, count));
+    const SamplerRow* rows = input_.as<SamplerRow>(at.sampling) + first;
+    kernels::cuda::SampleTokens(logits, rows, sampler_workspace_.data(), out, stream_);
+    if (e.top_logprobs > 0) EnqueueTopLogprobs(logits, rows, first);
   }
+}
+
+void CudaExecutor::EnqueueTopLogprobs(const kernels::TensorView& logits, const SamplerRow* rows,
+                                      int64_t first) {
+  const kernels::TopLogprobsPlan plan =
+      kernels::PlanTopLogprobs(logits.rows, logits.cols, limits_.top_logprobs, device_);
+  kernels::cuda::TopLogprobs(logits, rows, sampler_workspace_.data(), plan, top_workspace_.data(),
+                             top_output_.as<kernels::TopLogprob>() + first * plan.n, stream_);
 }
 
 void CudaExecutor::RunGraph(const Extents& extents) {
@@ -241,6 +268,15 @@ void CudaExecutor::DownloadRoutedExperts(const Step& step, int buffer) {
   routed_bytes_[buffer] = bytes;
 }
 
+void CudaExecutor::DownloadTopLogprobs(const Step& step, int buffer) {
+  num_top_[buffer] =
+      step.top_logprobs ? static_cast<int64_t>(step.samples.size()) * limits_.top_logprobs : 0;
+  if (num_top_[buffer] == 0) return;
+  const auto bytes = static_cast<size_t>(num_top_[buffer]) * sizeof(kernels::TopLogprob);
+  CUDA_CHECK(cudaMemcpyAsync(pinned_top_[buffer].data(), top_output_.data(), bytes,
+                             cudaMemcpyDeviceToHost, stream_));
+}
+
 void CudaExecutor::Launch(const Step& step) {
   CHECK_LT(in_flight_, kMaxInFlight);
   CHECK(!step.rows.empty());
@@ -271,6 +307,7 @@ void CudaExecutor::Launch(const Step& step) {
                                stream_));
   }
   DownloadRoutedExperts(step, buffer);
+  DownloadTopLogprobs(step, buffer);
   CUDA_CHECK(cudaEventRecord(done_[buffer], stream_));
   ++in_flight_;
 }
@@ -289,6 +326,8 @@ StepResult CudaExecutor::Collect() {
   result.logprobs.assign(floats(1), floats(1) + n);
   result.entropies.assign(floats(2), floats(2) + n);
   result.finite.assign(ints(3), ints(3) + n);
+  const auto* top = pinned_top_[buffer].as<kernels::TopLogprob>();
+  if (num_top_[buffer] > 0) result.top_logprobs.assign(top, top + num_top_[buffer]);
   const uint8_t* routed = pinned_routed_[buffer].as<uint8_t>();
   if (routed_bytes_[buffer] > 0) {
     result.routed_experts.assign(routed, routed + routed_bytes_[buffer]);

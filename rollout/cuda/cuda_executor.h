@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/sampler/sampler_cuda.h"
+#include "kernels/sampler/top_logprobs_cuda.h"
 #include "rollout/cuda/cuda_ops.h"
 
 namespace orrery::rollout::cuda {
@@ -35,6 +36,7 @@ struct Step {
   std::vector<kernels::KvCopy> copies;       // before the step, in every layer
   std::vector<int32_t> ids;                  // that penalties and bans of samples read
   bool routed_experts = false;               // bring back the experts of all rows
+  bool top_logprobs = false;  // and OpsLimits::top_logprobs most likely tokens of every sample
 };
 
 struct StepResult {
@@ -43,6 +45,7 @@ struct StepResult {
   std::vector<float> entropies;
   std::vector<int32_t> finite;
   std::vector<uint8_t> routed_experts;  // PassResult::routed_experts
+  std::vector<kernels::TopLogprob> top_logprobs;
 };
 
 class CudaExecutor {
@@ -84,6 +87,7 @@ class CudaExecutor {
   // Extents that a graph is captured for, rounded up; padding is marked on the device.
   struct Extents {
     int64_t rows = 0, samples = 0, sequences = 0, table_stride = 0;
+    int64_t top_logprobs = 0;
     auto operator<=>(const Extents&) const = default;
   };
   // Byte offsets of a step's arrays in its input block.
@@ -100,6 +104,10 @@ class CudaExecutor {
   void UploadCopies(const Step& step, int buffer);
   void UploadIds(const Step& step);
   void DownloadRoutedExperts(const Step& step, int buffer);
+  void DownloadTopLogprobs(const Step& step, int buffer);
+  // Of samples [first, first + logits.rows).
+  void EnqueueTopLogprobs(const kernels::TensorView& logits, const kernels::cuda::SamplerRow* rows,
+                          int64_t first);
   // Numbers of attention's tiles and lone rows; no tiles in a graph, where every row goes alone.
   void Enqueue(const Extents& extents, int64_t tiles = 0, int64_t lone_rows = 0);
   void RunGraph(const Extents& extents);
@@ -108,12 +116,16 @@ class CudaExecutor {
   const OpsLimits limits_;
   cudaStream_t stream_;
   CudaOps ops_;
+  const kernels::DeviceLimits device_;
   DeviceBuffer input_, copies_, ids_, sampler_workspace_, output_;
+  DeviceBuffer top_workspace_, top_output_;  // of top log-probs, where they may be asked for
   PinnedBuffer pinned_input_[kMaxInFlight], pinned_copies_[kMaxInFlight],
       pinned_output_[kMaxInFlight];
   cudaEvent_t done_[kMaxInFlight];
   PinnedBuffer pinned_routed_[kMaxInFlight];  // made when first asked for
   int64_t routed_bytes_[kMaxInFlight] = {};
+  PinnedBuffer pinned_top_[kMaxInFlight];
+  int64_t num_top_[kMaxInFlight] = {};
   int64_t num_samples_[kMaxInFlight] = {};
   int in_flight_ = 0, next_ = 0;
   std::set<Extents> seen_;

@@ -52,6 +52,7 @@ struct OpsLimits {
   int64_t max_logit_rows = 0;  // logits at a time; more samples go through the head in turns
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
+  int64_t top_logprobs = 0;  // most likely tokens that a draw may ask for (of the executor)
   Numerics numerics = Numerics::kExact;
   std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
   bool kv_at_once = true;                         // false: from TakeKv on

@@ -18,6 +18,7 @@ OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) 
   limits.max_logit_rows = std::min<int64_t>(limits.max_samples, 2048);
   limits.max_positions = s.max_positions;
   limits.kv_blocks = options.kv_blocks;
+  limits.top_logprobs = options.top_logprobs;
   limits.numerics = options.numerics;
   limits.pool = options.pool;
   limits.kv_at_once = options.turns == nullptr;
@@ -32,6 +33,7 @@ CudaPassExecutor::CudaPassExecutor(std::shared_ptr<DeviceWeights> weights,
       host_(host),
       pool_(options.kv_blocks),
       turns_(options.turns),
+      top_logprobs_(options.top_logprobs),
       executor_(weights_.get(), device, ToOpsLimits(options)) {
   if (turns_ == nullptr) return;
   turns_->Register(MemoryTurns::kRollout, {[this] {
@@ -73,6 +75,12 @@ void CudaPassExecutor::Wake() {
   weights_->Wake(executor_.stream());
   const std::unique_lock<std::mutex> turn = TakeTurn();
   executor_.TakeKv();
+}
+
+absl::Status CudaPassExecutor::Admit(const GenerationRequest& request) const {
+  if (request.top_logprobs <= top_logprobs_) return absl::OkStatus();
+  return InvalidInput("{} top log-probs are asked for; this engine was made for {}",
+                      request.top_logprobs, top_logprobs_);
 }
 
 void CudaPassExecutor::AddRows(const Work& w, Step* step) const {
@@ -141,6 +149,7 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
   Step step;
   step.copies = copies;
   step.routed_experts = WantsRoutedExperts(pass);
+  step.top_logprobs = MostTopLogprobs(draws) > 0;
   size_t next = 0;
   for (size_t i = 0; i < pass.size(); ++i) {
     AddRows(pass[i], &step);
@@ -162,6 +171,8 @@ PassResult CudaPassExecutor::Collect() {
                          from.finite[i] != 0};
   }
   result.routed_experts = std::move(from.routed_experts);
+  result.top_logprobs = std::move(from.top_logprobs);
+  result.num_top = result.top_logprobs.empty() ? 0 : top_logprobs_;
   return result;
 }
 

@@ -13,6 +13,7 @@ namespace orrery::rollout::cuda {
 struct CudaPassExecutorOptions {
   SchedulerLimits scheduler;
   int64_t kv_blocks = 0;
+  int64_t top_logprobs = 0;  // the most that a request may ask for
   Numerics numerics = Numerics::kExact;
   std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
   // Where keys and values lend their memory to the trainer: between requests, their contents lost.
@@ -36,7 +37,7 @@ class CudaPassExecutor : public PassExecutor {
   absl::Status TakeWeights(PolicyVersion version) override;
   void Sleep() override;
   void Wake() override;
-  absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
+  absl::Status Admit(const GenerationRequest& request) const override;
   int depth() const override { return CudaExecutor::kMaxInFlight; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
               const Copies& copies) override;
@@ -53,6 +54,7 @@ class CudaPassExecutor : public PassExecutor {
   const model::WeightStore* host_;
   BlockPool pool_;
   const std::shared_ptr<kernels::cuda::MemoryTurns> turns_;
+  const int64_t top_logprobs_;
   CudaExecutor executor_;
 };
 

@@ -57,6 +57,7 @@ void Runner::SubmitGroup(std::vector<Conversation*> members, std::vector<int32_t
   request.prompt_ids = std::move(prompt_ids);
   request.sampling = options_.sampling;
   request.return_routed_experts = options_.return_routed_experts;
+  request.top_logprobs = options_.top_logprobs;
   for (const Conversation* member : members) request.seeds.push_back(member->episode->seed);
   engine_.Submit(std::move(request),
                  [this, members = std::move(members)](size_t index, Generation generation) {
@@ -98,7 +99,8 @@ void Runner::TakeTurn(Conversation* conversation, Generation generation) {
   const std::string text = codec_.Decode(generation.token_ids, /*skip_special=*/true);
   episode.response_text = text;
   sample.segments.push_back({Author::kPolicy, std::move(generation.token_ids),
-                             std::move(generation.logprobs), std::move(generation.versions)});
+                             std::move(generation.logprobs), std::move(generation.versions),
+                             std::move(generation.top_logprobs)});
   if (generation.finish_reason == FinishReason::kAborted) {
     return End(conversation, EpisodeStatus::kAborted, "aborted");
   }
@@ -133,6 +135,7 @@ bool Runner::Continue(Conversation* conversation, const std::string& text) {
   request.prompt_ids = conversation->ids;
   request.sampling = options_.sampling;
   request.return_routed_experts = options_.return_routed_experts;
+  request.top_logprobs = options_.top_logprobs;
   request.seeds = {HashSeed({episode.seed, static_cast<uint64_t>(episode.num_turns)})};
   engine_.Submit(std::move(request), [this, conversation](size_t, Generation generation) {
     TakeTurn(conversation, std::move(generation));

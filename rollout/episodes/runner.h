@@ -24,6 +24,7 @@ struct RunnerOptions {
   int64_t max_positions = 0;  // the model's context: a conversation that fills it ends truncated
   bool share_prompt = true;   // false: every episode computes its prompt by itself
   bool return_routed_experts = false;
+  int64_t top_logprobs = 0;
 };
 
 class Runner : public EpisodeRunner {

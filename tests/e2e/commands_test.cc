@@ -71,6 +71,28 @@ TEST_F(Commands, ScoreWithTheSameRewardChangesNothing) {
   EXPECT_THAT(recorded, AllOf(HasSubstr("mean 0.0000"), Not(HasSubstr("changed 0"))));
 }
 
+TEST(TopLogprobs, AreWrittenAndShownAndChangeNothing) {
+  TempFolder folder;
+  ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "plain", 2)}).code, 0);
+  const Ended ended =
+      Orrery({"run", SmallExperiment(folder, "top", 2), "--set", "rollout.top_logprobs=3"});
+  ASSERT_EQ(ended.code, 0) << ended;
+  EXPECT_EQ(Curve(folder / "plain"), Curve(folder / "top"));
+  const Ended shown = Orrery({"inspect", folder / "top", "--top-logprobs", "--limit", "1"});
+  EXPECT_EQ(shown.code, 0) << shown;
+  // 'text' log-prob, then three alternatives.
+  const std::regex line(R"(  '.*' -?[0-9.]+ *(  '.*' -?[0-9.]+){3})");
+  const std::vector<std::string> lines = Lines(shown.out);
+  EXPECT_GT(std::count_if(lines.begin(), lines.end(),
+                          [&](const std::string& l) { return std::regex_match(l, line); }),
+            5)
+      << shown.out;
+  EXPECT_THAT(Orrery({"replay", folder / "top", "--step", "1"}).out, HasSubstr("bitwise equal"));
+  EXPECT_EQ(
+      Orrery({"run", SmallExperiment(folder, "much", 2), "--set", "rollout.top_logprobs=21"}).code,
+      2);
+}
+
 TEST_F(Commands, ReplayIsBitwiseEqual) {
   for (const char* step : {"1", "3"}) {
     EXPECT_THAT(Output({"replay", run(), "--step", step}), HasSubstr("bitwise equal"));

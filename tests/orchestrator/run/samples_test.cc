@@ -32,6 +32,12 @@ void ExpectSame(const Segment& a, const Segment& b) {
   EXPECT_EQ(a.token_ids, b.token_ids);
   EXPECT_EQ(Bits(a.logprobs), Bits(b.logprobs));
   EXPECT_EQ(a.versions, b.versions);
+  ASSERT_EQ(a.top_logprobs.size(), b.top_logprobs.size());
+  for (size_t i = 0; i < a.top_logprobs.size(); ++i) {
+    EXPECT_EQ(a.top_logprobs[i].token_id, b.top_logprobs[i].token_id);
+    EXPECT_EQ(Bits(std::vector{a.top_logprobs[i].logprob}),
+              Bits(std::vector{b.top_logprobs[i].logprob}));
+  }
 }
 
 void ExpectSame(const std::shared_ptr<const RoutedExperts>& a,
@@ -114,6 +120,11 @@ std::vector<EpisodeGroup> StrangeGroups() {
   groups[2].episodes[2].samples.back().finish_reason = FinishReason::kRejected;
   groups[2].episodes[3].samples[0].segments[0].token_ids.clear();
   groups[2].episodes[3].group_id = 77;
+  Segment& policy = groups[0].episodes[1].samples[0].segments[1];
+  for (size_t i = 0; i < 2 * policy.token_ids.size(); ++i) {
+    policy.top_logprobs.push_back({static_cast<int32_t>(i % 7), -0.3f * static_cast<float>(i)});
+  }
+  policy.top_logprobs[1].logprob = -std::numeric_limits<float>::infinity();
   // Two episodes of one prompt, of a model with so many experts that ids take two bytes.
   const auto prompt = std::make_shared<std::vector<uint8_t>>();
   for (int i = 0; i < 5 * 12; ++i) prompt->push_back(static_cast<uint8_t>(i * 37));
@@ -139,6 +150,8 @@ TEST(Samples, ComeBackBitForBit) {
   EXPECT_EQ(back.step, 12);
   ASSERT_EQ(back.groups.size(), groups.size());
   for (size_t i = 0; i < groups.size(); ++i) ExpectSame(groups[i], back.groups[i]);
+  const Segment& policy = groups[0].episodes[1].samples[0].segments[1];
+  EXPECT_EQ(back.texts[0][1][0][1].top_pieces.size(), 2 * policy.token_ids.size());
   const auto routed = [&](size_t i) {
     return back.groups[0].episodes[i].samples[0].routed_experts;
   };
@@ -274,6 +287,20 @@ TEST(Samples, RoutedExpertsThatDoNotFitAreErrors) {
   EXPECT_THAT(error("AQIDBAUG", "AQ!DBAUG"), HasSubstr("routed_experts"));
   EXPECT_THAT(error("\"routed_experts\":{", "\"routed_experts\":7,\"x\":{"),
               HasSubstr("expected an object"));
+}
+
+TEST(Samples, TopLogprobsThatDoNotFitAreErrors) {
+  const std::string line = OneLine();
+  const auto with = [&](const std::string& top) {
+    const std::string from = "\"author\":\"policy\"";
+    return StatusText(ReadLine(Replaced(line, from, from + ",\"top_logprobs\":" + top)));
+  };
+  EXPECT_THAT(with(R"({"n":1,"token_ids":[1],"logprobs":[-1],"pieces":["a"]})"),
+              HasSubstr("top_logprobs: 1 of "));
+  EXPECT_THAT(with(R"({"n":0,"token_ids":[],"logprobs":[],"pieces":[]})"),
+              HasSubstr("top_logprobs: 0 of "));
+  EXPECT_THAT(with(R"({"n":1,"token_ids":[1],"logprobs":[-1]})"), HasSubstr("'pieces' is missing"));
+  EXPECT_THAT(with("3"), HasSubstr("expected an object"));
 }
 
 TEST(Samples, ForEachEpisodeStopsAtTheFirstError) {

@@ -47,6 +47,7 @@ class CudaEngineTest : public testing::Test {
     options.scheduler = Limits(setting);
     options.kv_blocks = setting.blocks;
     options.numerics = setting.numerics;
+    options.top_logprobs = 8;
     auto weights = std::make_unique<DeviceWeights>(spec_, store.dtype());
     weights->CopyFrom(store, nullptr);
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -70,6 +71,7 @@ class CudaEngineTest : public testing::Test {
     }
     for (uint64_t n = 0; n < 4; ++n) request.seeds.push_back(HashSeed({i, n, 8}));
     request.return_routed_experts = routed_experts_;
+    request.top_logprobs = i % 3 == 2 ? 0 : top_logprobs_;
     return request;
   }
   // 24 requests of 4 responses; split: each response as a request of its own.
@@ -112,6 +114,7 @@ class CudaEngineTest : public testing::Test {
   model::ModelSpec spec_;
   mutable int64_t preemptions_ = 0;
   bool routed_experts_ = false;
+  int64_t top_logprobs_ = 0;
 };
 
 TEST_F(CudaEngineTest, GreedyTextEqualsTheCpus) {
@@ -211,6 +214,52 @@ TEST_F(CudaEngineTest, RoutedExpertsDependOnNothingElseAndChangeNothing) {
     }
   }
   EXPECT_GT(preemptions_, 0);
+}
+
+TEST_F(CudaEngineTest, TopLogprobsAreTheCpusAndDependOnNothingElse) {
+  const auto store = MakeStore(DType::kFloat32);
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  const Setting plain;
+  const std::vector<Generation> unasked = Generate(MakeExecutor(*store, plain), plain, greedy);
+  top_logprobs_ = 5;
+  const std::vector<Generation> gpu = Generate(MakeExecutor(*store, plain), plain, greedy);
+  ExpectSame(gpu, unasked, "looking changes no token");
+  fakes::Collector collector;
+  EngineOptions options;
+  options.scheduler = Limits(plain);
+  options.kv_blocks = plain.blocks;
+  Engine cpu(store.get(), nullptr, options);
+  for (uint64_t i = 0; i < 24; ++i) cpu.Submit(MakeRequest(i, greedy), collector.Expect(i, 4));
+  collector.Wait();
+  for (uint64_t i = 0; i < 24; ++i) {
+    const Generation want = collector.Of(i)[0];
+    const Generation& got = gpu[4 * i];
+    ASSERT_EQ(got.top_logprobs.size(), (i % 3 == 2 ? 0 : 5) * got.token_ids.size());
+    ASSERT_EQ(got.top_logprobs.size(), want.top_logprobs.size());
+    for (size_t t = 0; t < want.top_logprobs.size(); ++t) {
+      // As for log-probs in GreedyTextEqualsTheCpus; of two so near either may come first.
+      ASSERT_NEAR(got.top_logprobs[t].logprob, want.top_logprobs[t].logprob, 1e-3);
+      if (t % 5 == 0) {
+        ASSERT_EQ(got.top_logprobs[t].token_id, got.token_ids[t / 5]);
+        ASSERT_EQ(got.top_logprobs[t].logprob, got.logprobs[t / 5]);
+      }
+    }
+  }
+  for (const Setting& setting :
+       {Setting{3, 512, 2000}, Setting{64, 7, 2000}, Setting{64, 100, 60}}) {
+    const std::vector<Generation> other = Generate(MakeExecutor(*store, setting), setting, greedy);
+    for (size_t i = 0; i < gpu.size(); ++i) {
+      ASSERT_EQ(other[i].top_logprobs.size(), gpu[i].top_logprobs.size());
+      for (size_t t = 0; t < gpu[i].top_logprobs.size(); ++t) {
+        ASSERT_EQ(other[i].top_logprobs[t].token_id, gpu[i].top_logprobs[t].token_id);
+        ASSERT_EQ(other[i].top_logprobs[t].logprob, gpu[i].top_logprobs[t].logprob);
+      }
+    }
+  }
+  top_logprobs_ = 9;  // more than this engine was made for
+  EXPECT_EQ(Generate(MakeExecutor(*store, plain), plain, greedy)[0].finish_reason,
+            FinishReason::kRejected);
 }
 
 TEST_F(CudaEngineTest, FiltersPenaltiesAndMinimumLengths) {

@@ -136,12 +136,14 @@ TEST_F(RunnerTest, AGroupIsOneRequestUnlessPromptsAreNotShared) {
 }
 
 // Of every position the turn counts in which it was computed first.
-TEST_F(RunnerTest, RoutedExpertsOfLaterTurnsFollowThoseOfEarlierOnes) {
+TEST_F(RunnerTest, WhatIsRecordedOfLaterTurnsFollowsThatOfEarlierOnes) {
   std::atomic<uint8_t> turn = 0;
   fakes::ScriptedEngine engine([&](const GenerationRequest& request, size_t) {
     EXPECT_TRUE(request.return_routed_experts);
+    EXPECT_EQ(request.top_logprobs, 2);
     const std::string so_far = codec_->Decode(request.prompt_ids, true);
     Generation g = Say(so_far.find("48") != std::string::npos ? "#### 48" : "<calc>8*6</calc>");
+    g.top_logprobs.assign(2 * g.token_ids.size(), {9, -0.5f});
     g.routed_experts.num_layers = 1;
     g.routed_experts.top_k = 2;
     const uint8_t now = ++turn;  // ids: the position, and the turn
@@ -156,9 +158,13 @@ TEST_F(RunnerTest, RoutedExpertsOfLaterTurnsFollowThoseOfEarlierOnes) {
   });
   RunnerOptions options = Options(5);
   options.return_routed_experts = true;
+  options.top_logprobs = 2;
   const auto groups = Run(&engine, options, Groups(1, 1));
   const Sample& sample = groups[0].episodes[0].samples[0];
   ASSERT_EQ(sample.segments.size(), 4u);
+  for (const Segment& s : sample.segments) {
+    EXPECT_EQ(s.top_logprobs.size(), s.author == Author::kPolicy ? 2 * s.token_ids.size() : 0u);
+  }
   ASSERT_NE(sample.routed_experts, nullptr);
   const RoutedExperts& routed = *sample.routed_experts;
   const auto first_turn = static_cast<int64_t>(sample.segments[0].token_ids.size() +
