@@ -57,7 +57,6 @@ int64_t WeightBytes(const MemoryQuestion& q) {
 trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
   const configs::Experiment& e = q.experiment;
   trainer::CudaTrainingOptions options;
-  options.top_logprobs = std::min(e.rollout.top_logprobs, spec.vocab_size);
   options.numerics = NumericsOf(e);
   options.recompute = e.trainer.recompute == "block";
   trainer::BatchBounds bounds;
