@@ -96,10 +96,10 @@ void RunTiled(const TensorView& x, const TensorView& w, const TensorView& bias,
                              limits.num_sms, stream);
 }
 
-// From this many rows on the products cost more than reading the weight.
-bool FitsTiles(const TensorView& x, const DeviceLimits& limits) {
-  return limits.wgmma && x.rows >= 384 && x.cols % 64 == 0;
-}
+static_assert(TiledShape<false>::kFeatures == kTiledFeatures &&
+              TiledShape<true>::kFeatures == kTiledFeatures / 2 &&
+              TiledShape<true>::kRowsN == kTiledRows && TiledShape<true>::kSlab == 64 &&
+              TiledShape<true>::kBlocks == 2);
 
 // The shapes of linear_plan.h.
 using Thin = StreamShape<1, 1, 1, 1, 256, 4>;
@@ -127,7 +127,9 @@ void Linear(const TensorView& x, const TensorView& w, const TensorView& bias,
   if (x.rows == 0) return;
   const bool bias_aligned = reinterpret_cast<uintptr_t>(bias.data) % 16 == 0;
   if (!FitsTensorCores(x, w, out) || !bias_aligned) return LinearSimple(x, w, bias, out, stream);
-  if (FitsTiles(x, limits)) return RunTiled<false>(x, w, bias, limits, out, stream);
+  if (TilesPay(x.rows, out.cols, x.cols, /*gated=*/false, limits)) {
+    return RunTiled<false>(x, w, bias, limits, out, stream);
+  }
   switch (PlanLinear(x.rows, w.rows, limits)) {
     case LinearTile::kThin:
       if (numerics == Numerics::kFast) return Run<ThinSplit>(x, w, bias, limits, out, stream);
@@ -150,7 +152,9 @@ void LinearSwiGlu(const TensorView& x, const TensorView& w, const DeviceLimits& 
   if (!FitsTensorCores(x, w, out) || out.dtype != DType::kBFloat16) {
     return LinearSwiGluSimple(x, w, out, stream);
   }
-  if (FitsTiles(x, limits)) return RunTiled<true>(x, w, {}, limits, out, stream);
+  if (TilesPay(x.rows, out.cols, x.cols, /*gated=*/true, limits)) {
+    return RunTiled<true>(x, w, {}, limits, out, stream);
+  }
   if (x.rows <= 8 && numerics == Numerics::kFast) {
     return Run<GatedThinSplit>(x, w, {}, limits, out, stream);
   }

@@ -2,6 +2,22 @@
 
 namespace orrery::kernels::cuda {
 
+bool TilesPay(int64_t rows, int64_t features, int64_t k, bool gated, const DeviceLimits& limits) {
+  // What tiled_product.cuh has; linear.cu asserts it.
+  constexpr int64_t kClusterSms = 2, kSlab = 64;
+  if (!limits.wgmma || rows < 192 || k % kSlab != 0) return false;
+  const int64_t tile_features = gated ? kTiledFeatures / 2 : kTiledFeatures;
+  const int64_t tiles =
+      ((features + tile_features - 1) / tile_features) * ((rows + kTiledRows - 1) / kTiledRows);
+  const int64_t clusters = limits.num_sms / kClusterSms;
+  // Microseconds, as measured on an H200 (kernels_bench linear; kernels/BENCHMARKS.md).
+  const double waves = static_cast<double>((tiles + clusters - 1) / clusters);
+  const double tiled = waves * (10 + 0.78 * static_cast<double>(k / kSlab));
+  const double operations = 2.0 * static_cast<double>(rows * features * k) * (gated ? 2 : 1);
+  const double per_microsecond = 190e6 / 132 * limits.num_sms;
+  return tiled < 6 + operations / per_microsecond;
+}
+
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits) {
   const auto fills = [&](LinearTile tile) {
     const LinearTileSize size = SizeOf(tile);

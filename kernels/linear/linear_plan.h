@@ -8,6 +8,9 @@
 
 namespace orrery::kernels::cuda {
 
+// A tile of the tiled product: weight rows (of a gated layer half are gates) by rows of x.
+inline constexpr int64_t kTiledFeatures = 256, kTiledRows = 320;
+
 enum class LinearTile : uint8_t {
   kThin,    // 16 weight rows x 8 rows of x: many small blocks, for narrow layers
   kLow,     // 48 x 64
@@ -34,6 +37,11 @@ constexpr LinearTileSize SizeOf(LinearTile tile) {
   }
   return {};
 }
+
+// Whether the tiled product (tiled_product.cuh) is faster than the streaming one for so many rows
+// of x, outputs and columns of x. It has the higher rate, but one tile keeps two SMs busy for as
+// long as k takes: small layers leave most of the GPU idle.
+bool TilesPay(int64_t rows, int64_t features, int64_t k, bool gated, const DeviceLimits& limits);
 
 // The tallest tile that still gives every SM work: fewer rows of x are read again.
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits);

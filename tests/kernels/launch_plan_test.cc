@@ -40,6 +40,27 @@ TEST(LinearPlan, UpToEightRowsReadTheWeightOnce) {
   }
 }
 
+TEST(LinearPlan, TilesPayWhereTheyFillTheGpu) {
+  for (const DeviceLimits& device : kDevices) {
+    if (!device.wgmma) {
+      EXPECT_FALSE(TilesPay(8192, 5120, 2048, false, device));
+      continue;
+    }
+    EXPECT_FALSE(TilesPay(191, 24576, 4096, true, device));
+    EXPECT_FALSE(TilesPay(8192, 5120, 2056, false, device)) << "k is no multiple of a slab";
+    // Measured on an H200: small layers at a batch of decode, and large ones.
+    EXPECT_FALSE(TilesPay(1024, 960, 576, false, device));
+    EXPECT_FALSE(TilesPay(1024, 576, 1536, false, device));
+    EXPECT_FALSE(TilesPay(512, 1536, 576, true, device));
+    EXPECT_FALSE(TilesPay(512, 2048, 4096, false, device));
+    EXPECT_TRUE(TilesPay(1024, 1536, 576, true, device));
+    EXPECT_TRUE(TilesPay(384, 5120, 2048, false, device));
+    EXPECT_TRUE(TilesPay(1024, 2048, 4096, false, device));
+    EXPECT_TRUE(TilesPay(256, 6144, 4096, false, device));
+    EXPECT_TRUE(TilesPay(8192, 960, 576, false, device));
+  }
+}
+
 TEST(LinearPlan, MoreRowsTakeWiderTiles) {
   for (const DeviceLimits& device : kDevices) {
     for (const int64_t features : {128, 2048, 5120, 12288, 151936}) {

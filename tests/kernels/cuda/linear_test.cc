@@ -141,7 +141,8 @@ TEST_F(CudaLinearTest, ARowHasTheSameBitsAtEveryRowCount) {
                                                  {33, 61, dtype}}) {
       const bool large = layer.n * layer.k > (1 << 22);
       if (dtype == DType::kFloat32 && large) continue;
-      const int64_t rows = layer.n > 40000 ? 130 : 1030;
+      // So many that both kernels serve some.
+      const int64_t rows = layer.n > 40000 ? 130 : layer.n * layer.k < 1000000 ? 2600 : 1030;
       const LinearCase c(&random, dtype, {rows, layer.n, layer.k});
       const DeviceMatrix x(dtype, c.x, rows, layer.k), w(dtype, c.w, layer.n, layer.k);
       const DeviceMatrix whole_out(layer.out, rows, layer.n);
@@ -186,7 +187,7 @@ TEST_F(CudaLinearTest, SwiGluEqualsDoubleAndRowsStandAlone) {
   for (const DType dtype : kDTypes) {
     for (const auto& [f, k] : std::vector<std::pair<int64_t, int64_t>>{
              {1536, 576}, {768, 2048}, {3, 5}, {40, 64}, {31, 17}}) {
-      constexpr int64_t kRows = 300;
+      constexpr int64_t kRows = 1100;  // so many that both kernels serve some
       LinearCase c(&random, dtype, {kRows, 2 * f, k});
       for (float& v : c.w) v = Rounded(dtype, v / std::sqrt(static_cast<float>(k)));
       const DeviceMatrix x(dtype, c.x, kRows, k), w(dtype, c.w, 2 * f, k), whole(dtype, kRows, f);
