@@ -57,9 +57,7 @@ plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
 void AddHostsPart(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
   const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
-  needs->host = {{"program and libraries", kProgramBytes},
-                 {"weights, for checkpoints", n * size},
-                 {"weights, packed for products", n * size}};
+  needs->host = {{"program and libraries", kProgramBytes}, {"weights, for checkpoints", n * size}};
   if (q.for_training) {
     needs->saving = {{"master weights and moments, while saving", 12 * n}};
   }

@@ -13,7 +13,6 @@
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
-#include "trainer/model/safetensors.h"
 #include "trainer/model/safetensors_writer.h"
 
 namespace orrery::model {
@@ -56,26 +55,6 @@ void Load(const std::byte* buffer, DType dtype, int64_t offset, std::span<float>
   }
   const uint16_t* from = reinterpret_cast<const uint16_t*>(buffer) + offset;
   for (size_t i = 0; i < values.size(); ++i) values[i] = kernels::FromBFloat16(from[i]);
-}
-
-absl::Status CheckShape(const FileTensor& found, const CheckpointTensor& wanted) {
-  const std::vector<int64_t> shape = wanted.is_vector
-                                         ? std::vector<int64_t>{wanted.cols}
-                                         : std::vector<int64_t>{wanted.rows, wanted.cols};
-  if (found.shape == shape) return absl::OkStatus();
-  return InvalidInput("{}: shape is {}, config.json makes it {}", wanted.name,
-                      ShapeText(found.shape), ShapeText(shape));
-}
-
-absl::Status CheckFinite(std::span<const float> values, const std::string& name) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) {
-      return InvalidInput(
-          "{}: element {} is {}: the checkpoint is damaged or its training diverged", name, i,
-          values[i]);
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Box-Muller on a stream that depends on (seed, parameter, element) alone.
@@ -187,7 +166,7 @@ WeightLayout::WeightLayout(const ModelSpec& spec) {
   }
 }
 
-WeightStore::WeightStore(const ModelSpec& spec, DType dtype)
+WeightStore::WeightStore(const ModelSpec& spec, DType dtype, Packing packing)
     : spec_(spec), layout_(spec), dtype_(dtype) {
   flat_ = MapBuffer(layout_.num_elements * SizeOf(dtype));
   packed_views_.resize(layout_.params.size());
@@ -196,8 +175,8 @@ WeightStore::WeightStore(const ModelSpec& spec, DType dtype)
   for (size_t i = 0; i < layout_.params.size(); ++i) {
     const Param& p = layout_.params[i];
     packed_offsets_[i] = packed_elements_;
-    const bool used_by_linear =
-        !p.is_vector() && (p.kind != ParamKind::kEmbedding || spec.tied_embeddings);
+    const bool used_by_linear = packing == Packing::kForCpu && !p.is_vector() &&
+                                (p.kind != ParamKind::kEmbedding || spec.tied_embeddings);
     if (!used_by_linear) continue;
     packed_elements_ +=
         p.num_matrices * Align(PackedWeight::NumElements(p.rows / p.num_matrices, p.cols));
@@ -217,6 +196,7 @@ TensorView WeightStore::View(ParamId id) const {
 }
 
 const PackedWeight& WeightStore::Packed(ParamId id, int64_t matrix) const {
+  CHECK_LT(matrix, static_cast<int64_t>(packed_views_[id].size()));
   return packed_views_[id][matrix];
 }
 
@@ -271,25 +251,6 @@ void WeightStore::Assign(std::span<const float> values) {
 void WeightStore::CopyTo(std::span<float> values) const {
   CHECK_EQ(static_cast<int64_t>(values.size()), layout_.num_elements);
   Load(flat_, dtype_, 0, values);
-}
-
-absl::Status WeightStore::LoadCheckpoint(const std::string& folder) {
-  CHECK(in_update_);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(folder));
-  std::vector<float> values;
-  for (const CheckpointTensor& wanted : layout_.tensors) {
-    ASSIGN_OR_RETURN(const FileTensor found, checkpoint->Get(wanted.name));
-    if (absl::Status s = CheckShape(found, wanted); !s.ok()) return Annotate(s, folder);
-    values.resize(static_cast<size_t>(found.num_elements()));
-    if (absl::Status s = ToFloat32(found, values); !s.ok()) {
-      return Annotate(s, folder + ": " + wanted.name);
-    }
-    if (absl::Status s = CheckFinite(values, wanted.name); !s.ok()) return Annotate(s, folder);
-    const Param& p = layout_.params[wanted.param];
-    const int64_t start = wanted.is_vector ? wanted.row : wanted.row * p.cols;
-    Store(values, dtype_, flat_, p.offset + start);
-  }
-  return absl::OkStatus();
 }
 
 void WeightStore::Randomise(uint64_t seed) {

@@ -86,9 +86,12 @@ struct WeightLayout {
   ParamId Add(ParamKind kind, int64_t layer, int64_t rows, int64_t cols, int64_t num_matrices = 1);
 };
 
+// Whether a store keeps matrices repacked for the CPU's kernels as well, in as much memory again.
+enum class Packing : uint8_t { kForCpu, kNone };
+
 class WeightStore {
  public:
-  WeightStore(const ModelSpec& spec, kernels::DType dtype);
+  WeightStore(const ModelSpec& spec, kernels::DType dtype, Packing packing = Packing::kForCpu);
   ~WeightStore();
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
@@ -103,7 +106,8 @@ class WeightStore {
 
   // The row-major weight.
   kernels::TensorView View(ParamId id) const;
-  // Derived at Commit: a matrix repacked for Linear (experts: matrix e of the stack).
+  // Derived at Commit: a matrix repacked for Linear (experts: matrix e of the stack). REQUIRES:
+  // Packing::kForCpu.
   const kernels::PackedWeight& Packed(ParamId id, int64_t matrix = 0) const;
   std::span<const kernels::PackedWeight> PackedStack(ParamId id) const;
   // Derived at Commit: a norm weight or bias in float32, null for kNoParam.
@@ -121,8 +125,9 @@ class WeightStore {
   // Reads all parameters as float32 in flat order (gaps between parameters are 0).
   void CopyTo(std::span<float> values) const;
 
-  // Every tensor of the layout from a checkpoint folder (F32, F16 or BF16 files). Shapes, names,
-  // NaN and infinities are checked. Inside an update.
+  // Every tensor of the layout from a checkpoint folder (F32, F16 or BF16 files), by all threads.
+  // Shapes, names, NaN and infinities are checked; of several mistakes the first in the layout's
+  // order is named. Inside an update.
   absl::Status LoadCheckpoint(const std::string& folder);
   // Normal(0, initializer_range) matrices, norms 1, biases 0: a function of the seed.
   void Randomise(uint64_t seed);

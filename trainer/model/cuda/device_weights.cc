@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/fill.h"
+#include "kernels/cuda/staged_copy.h"
 #include "orchestrator/base/hash.h"
 
 namespace orrery::model {
@@ -59,7 +60,6 @@ void DeviceWeights::Wake(cudaStream_t stream) {
 std::unique_ptr<DeviceWeights> DeviceWeights::CopyOf(const WeightStore& store) {
   auto weights = std::make_unique<DeviceWeights>(store.spec(), store.dtype());
   weights->CopyFrom(store, /*stream=*/nullptr);
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
   return weights;
 }
 
@@ -75,8 +75,7 @@ void DeviceWeights::CopyFrom(const WeightStore& store, cudaStream_t stream) {
   // The flat buffer does not change hands: a const store has no other way to its bytes.
   const std::byte* flat = static_cast<const std::byte*>(store.View(0).data) -
                           store.layout().params[0].offset * kernels::SizeOf(dtype_);
-  CUDA_CHECK(cudaMemcpyAsync(memory_.data(), flat, static_cast<size_t>(bytes()),
-                             cudaMemcpyHostToDevice, stream));
+  kernels::cuda::CopyToDevice(memory_.data(), flat, bytes(), stream);
   version_ = store.version();
 }
 
@@ -84,9 +83,7 @@ void DeviceWeights::CopyTo(WeightStore* store, cudaStream_t stream) const {
   CHECK(store->dtype() == dtype_ && store->layout().num_elements == layout_.num_elements);
   if (store->version() == version_) return;  // the same weights
   store->BeginUpdate();
-  CUDA_CHECK(cudaMemcpyAsync(store->flat().data(), memory_.data(), static_cast<size_t>(bytes()),
-                             cudaMemcpyDeviceToHost, stream));
-  CUDA_CHECK(cudaStreamSynchronize(stream));
+  kernels::cuda::CopyToHost(store->flat().data(), memory_.data(), bytes(), stream);
   store->Commit(version_);
 }
 

@@ -36,7 +36,7 @@ class DeviceWeights {
   // Device memory, [rows, cols]; data null for kNoParam.
   kernels::TensorView View(ParamId id) const;
 
-  // REQUIRES: the same spec and dtype; not in an update.
+  // In place when it returns. REQUIRES: the same spec and dtype; not in an update.
   void CopyFrom(const WeightStore& store, cudaStream_t stream);
   // The store is committed at this version; one that holds it already is left alone. Waits for the
   // device.
