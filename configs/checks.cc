@@ -104,13 +104,23 @@ void CheckOptimizer(const Experiment& experiment, Problems& problems) {
   }
 }
 
-void CheckEngine(const RolloutConfig& rollout, Problems& problems) {
+void CheckEngine(const Experiment& experiment, Problems& problems) {
+  const RolloutConfig& rollout = experiment.rollout;
   constexpr int64_t kBlockTokens = 16;  // of the KV cache: kernels/attention
   if (rollout.kv_tokens > 0 && rollout.kv_tokens < kBlockTokens) {
     problems.Add("rollout.kv_tokens",
                  "{} is less than one block of {} tokens; make it larger, or 0 to have it computed",
                  rollout.kv_tokens, kBlockTokens);
   }
+  if (rollout.kv_dtype == "auto") return;
+  const auto needs = [&](bool met, std::string_view setting) {
+    if (met) return;
+    problems.Add("rollout.kv_dtype", "{} needs {}; set that, or rollout.kv_dtype: auto",
+                 rollout.kv_dtype, setting);
+  };
+  needs(experiment.run.device != "cpu", "run.device: cuda");
+  needs(experiment.run.numerics == "fast", "run.numerics: fast");
+  needs(experiment.model.dtype == "bfloat16", "model.dtype: bfloat16");
 }
 
 void CheckSampling(const SamplingConfig& sampling, Problems& problems) {
@@ -271,7 +281,7 @@ absl::Status CheckExperiment(const Experiment& experiment) {
   CheckData(experiment.data, "data", problems);
   CheckEvals(experiment, problems);
   CheckOptimizer(experiment, problems);
-  CheckEngine(experiment.rollout, problems);
+  CheckEngine(experiment, problems);
   return problems.ToStatus();
 }
 

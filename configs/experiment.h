@@ -87,8 +87,9 @@ struct RolloutConfig {
   int64_t samples_per_prompt = 8;
   std::string environment = "single_turn";  // single_turn, calculator
   int64_t max_turns = 4;
-  int64_t max_running = 256;  // sequences decoded together
-  int64_t kv_tokens = 0;      // size of the KV cache in tokens; 0: what max_running needs
+  int64_t max_running = 256;      // sequences decoded together
+  int64_t kv_tokens = 0;          // size of the KV cache in tokens; 0: what max_running needs
+  std::string kv_dtype = "auto";  // auto: the model's; float8: of a GPU
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
   int64_t top_logprobs = 0;  // of each sampled token, into the samples file

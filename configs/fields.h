@@ -198,6 +198,11 @@ void ForEach(RolloutConfig& c, V& v) {
   v(c.kv_tokens, Field("kv_tokens", "size of the KV cache; 0: what max_running sequences need")
                      .Unit("tokens")
                      .In(kCount));
+  v(c.kv_dtype,
+    Field("kv_dtype",
+          "keys and values in the cache; auto: as the model; float8: half of that, on a "
+          "GPU with run.numerics: fast")
+        .OneOf({"auto", "float8"}));
   v(c.prefill_chunk_tokens, Field("prefill_chunk_tokens", "prompt tokens computed at a time")
                                 .Unit("tokens")
                                 .In(kPositiveCount));

@@ -193,12 +193,14 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
     sub->add_option("--prompt-tokens", a.prompt_tokens);
     sub->add_option("--max-running", a.max_running, "sequences at once");
     sub->add_option("--chunk-tokens", a.prefill_chunk_tokens, "prompt tokens a step");
+    sub->add_flag("--float8-kv", a.float8_kv, "keys and values in eight bits");
   };
   CLI::App* decode =
       add("decode", "GPU: tokens a second by batch, against the roof", commands::BenchDecode);
   decode->add_option("--batch", a.batches, "sequences, several with commas")->delimiter(',');
   decode->add_option("--context", a.context, "mean over the steps");
   decode->add_option("--steps", a.steps);
+  decode->add_flag("--float8-kv", a.float8_kv, "keys and values in eight bits");
   add_prompts(add("prefill", "GPU: prompts alone", commands::BenchPrefill));
   CLI::App* phase =
       add("phase", "GPU: a rollout phase with responses of given lengths", commands::BenchPhase);

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_kernels.cuh"
 #include "kernels/attention/attention_order.cuh"
 #include "kernels/attention/attention_simple.h"
+#include "kernels/attention/float8_kv.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -32,10 +33,20 @@ struct RowParams {
 template <int D>
 struct Layout {
   static constexpr int kPieceBytes = kBlockTokens * D * 2;  // keys (or values) of a block and head
+  static constexpr int kTiles = D / 16 / kWarps;            // of 16 columns of the output, a warp
+};
+
+// Pieces as the cache holds them, a stage a step; in float8 then the same pieces unpacked, the keys
+// of one step (a warp reads only those that it unpacked) and the values of two (read by all warps,
+// a barrier later).
+template <int D, KvFormat kFormat>
+struct Stages {
+  static constexpr bool kFloat8 = kFormat == KvFormat::kFloat8;
+  static constexpr int kPieceBytes = kBlockTokens * (kFloat8 ? D + 1 : D * 2);
   static constexpr int kStageBytes = 2 * kStepBlocks * kPieceBytes;
-  static constexpr int kStages = D == 128 ? 3 : 5;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
-  static constexpr int kTiles = D / 16 / kWarps;  // of 16 columns of the output, a warp
+  static constexpr int kStages = D == 128 || !kFloat8 ? 3 : 4;
+  static constexpr int kUnpackedBytes = kFloat8 ? 3 * kStepBlocks * Layout<D>::kPieceBytes : 0;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kUnpackedBytes;
 };
 
 // Scores of a step by query; the padding spreads a warp's reads over the banks.
@@ -171,9 +182,9 @@ __device__ __forceinline__ Outputs<D> LoadPartial(const float* partial) {
 }
 
 // grid: (rows * key-value heads, chunks or 1).
-template <int D>
+template <int D, KvFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_constant__ RowParams p) {
-  using L = Layout<D>;
+  using L = Stages<D, kFormat>;
   extern __shared__ __align__(128) char stages[];
   __shared__ Scores scores[2];
   __shared__ uint64_t full[L::kStages];
@@ -210,7 +221,7 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
     const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
     if (lane > 0) return;
     if (n >= mine) return BarrierArrive(&full[stage]);
-    const int64_t piece = (id * p.a.num_kv_heads + head) * (L::kPieceBytes / 2);
+    const int64_t piece = (id * p.a.num_kv_heads + head) * L::kPieceBytes;
     char* to = stages + stage * L::kStageBytes + warp * L::kPieceBytes;
     BarrierArriveExpect(&full[stage], 2 * L::kPieceBytes);
     BulkCopyHinted(to, p.a.k + piece, L::kPieceBytes, &full[stage], policy);
@@ -237,11 +248,24 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   for (int n = 0; n < num_steps; ++n) {
     BarrierWait(&full[stage], phase);
     const char* keys = stages + stage * L::kStageBytes;
-    if (n < mine) ScoreBlock<D>(keys + warp * L::kPieceBytes, q, warp, scores[n % 2]);
+    const char* values = keys + kStepBlocks * L::kPieceBytes;
+    if constexpr (L::kFloat8) {
+      constexpr int kUnpacked = kStepBlocks * Layout<D>::kPieceBytes;  // of a step
+      char* unpacked = stages + L::kStages * L::kStageBytes;
+      char* to = unpacked + (1 + n % 2) * kUnpacked;
+      if (n < mine) {
+        UnpackPiece<D>(keys + warp * L::kPieceBytes, unpacked + warp * Layout<D>::kPieceBytes);
+        UnpackPiece<D>(values + warp * L::kPieceBytes, to + warp * Layout<D>::kPieceBytes);
+        __syncwarp();
+      }
+      keys = unpacked;
+      values = to;
+    }
+    if (n < mine) ScoreBlock<D>(keys + warp * Layout<D>::kPieceBytes, q, warp, scores[n % 2]);
     __syncthreads();
     if (n > 0 && n - 1 + L::kStages < num_steps) fetch(n - 1 + L::kStages, before);
     const int block = first_block + n * kStepBlocks;
-    AddStep<D>(scores[n % 2], keys + kStepBlocks * L::kPieceBytes, end_block - block,
+    AddStep<D>(scores[n % 2], values, end_block - block,
                position + 1 - block * static_cast<int>(kBlockTokens), p.a.scale_log2, &chunk);
     if (n % kChunkSteps == kChunkSteps - 1 || n == num_steps - 1) {
       SumLanes(&chunk.state);
@@ -279,16 +303,17 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   StoreOut<D>(p.a, row, head, total);
 }
 
-template <int D>
+template <int D, KvFormat kFormat>
 void Run(const RowParams& params, int64_t rows, const AttentionPlan& plan, cudaStream_t stream) {
+  constexpr int kSharedBytes = Stages<D, kFormat>::kSharedBytes;
   static const bool allowed = [] {
-    AllowSharedBytes(AttentionOfRow<D>, Layout<D>::kSharedBytes);
+    AllowSharedBytes(AttentionOfRow<D, kFormat>, kSharedBytes);
     return true;
   }();
   (void)allowed;
   const auto items = static_cast<unsigned>(rows * params.a.num_kv_heads);
-  Launch(AttentionOfRow<D>, dim3(items, static_cast<unsigned>(plan.num_chunks)), dim3(32 * kWarps),
-         Layout<D>::kSharedBytes, stream, params);
+  Launch(AttentionOfRow<D, kFormat>, dim3(items, static_cast<unsigned>(plan.num_chunks)),
+         dim3(32 * kWarps), kSharedBytes, stream, params);
 }
 
 }  // namespace
@@ -301,28 +326,34 @@ void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
   const bool fits = kv.dtype == DType::kBFloat16 && heads.group() <= kQueries &&
                     (heads.head_dim == 128 || heads.head_dim == 64) && qkv.row_stride % 2 == 0 &&
                     out.row_stride % 2 == 0 && scale > 0;
+  CHECK(fits || kv.format == KvFormat::kModel) << "float8 keys and values";
   if (!fits) return AttentionSimple(qkv, heads, scale, rows, kv, out, stream);
   RowParams params = {};
   AttentionParams& a = params.a;
   a.queries = static_cast<const bf16*>(qkv.data);
   a.query_stride = qkv.row_stride;
-  a.k = static_cast<const bf16*>(kv.k);
-  a.v = static_cast<const bf16*>(kv.v);
+  a.k = static_cast<const char*>(kv.k);
+  a.v = static_cast<const char*>(kv.v);
   a.num_kv_heads = static_cast<int>(heads.num_kv_heads);
   a.group = static_cast<int>(heads.group());
   a.scale_log2 = scale * kLog2E;
   a.rows = rows;
   a.out = static_cast<bf16*>(out.data);
   a.out_stride = out.row_stride;
-  if (rows.num_tiles > 0) AttentionOfTiles(a, heads.head_dim, stream);
+  if (rows.num_tiles > 0) AttentionOfTiles(a, heads.head_dim, kv.format, stream);
   const int64_t alone = rows.num_alone(qkv.rows);
   if (alone == 0) return;
   params.lone_rows = rows.num_tiles > 0 ? rows.lone_rows : nullptr;
   params.finished = static_cast<int*>(workspace);
   params.partials = plan.split ? static_cast<float*>(workspace) + kAttentionCounters : nullptr;
   params.num_chunks = static_cast<int>(plan.num_chunks);
-  if (heads.head_dim == 128) return Run<128>(params, alone, plan, stream);
-  Run<64>(params, alone, plan, stream);
+  const bool wide = heads.head_dim == 128;
+  if (kv.format == KvFormat::kFloat8) {
+    return wide ? Run<128, KvFormat::kFloat8>(params, alone, plan, stream)
+                : Run<64, KvFormat::kFloat8>(params, alone, plan, stream);
+  }
+  return wide ? Run<128, KvFormat::kModel>(params, alone, plan, stream)
+              : Run<64, KvFormat::kModel>(params, alone, plan, stream);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -10,8 +10,8 @@ namespace orrery::kernels::cuda {
 struct AttentionParams {
   const __nv_bfloat16* queries;
   int64_t query_stride;
-  const __nv_bfloat16* k;
-  const __nv_bfloat16* v;
+  const char* k;
+  const char* v;
   int num_kv_heads, group;
   float scale_log2;
   AttentionRows rows;
@@ -20,6 +20,7 @@ struct AttentionParams {
 };
 
 // The tiles of params.rows; head_dim 64 or 128, a group of at most 8.
-void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, cudaStream_t stream);
+void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, KvFormat format,
+                      cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

@@ -4,6 +4,7 @@
 // alone (attention_order.cuh), so its bits are the same.
 #include "kernels/attention/attention_kernels.cuh"
 #include "kernels/attention/attention_order.cuh"
+#include "kernels/attention/float8_kv.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -23,6 +24,21 @@ struct Layout {
   static constexpr int kStages = D == 128 ? 3 : 4;
   static constexpr int kSharedBytes = kStages * kStageBytes;
 };
+
+// In float8 a warp's pieces land beside the stages first, two deep, and the warp unpacks each into
+// its stage.
+template <int D>
+struct PackedPieces {
+  static constexpr int kDepth = 2;
+  static constexpr int kPieceBytes = kBlockTokens * (D + 1);
+  static constexpr int kSharedBytes = kDepth * kWarps * kPieceBytes;
+};
+
+template <int D, KvFormat kFormat>
+constexpr int SharedBytes() {
+  return Layout<D>::kSharedBytes +
+         (kFormat == KvFormat::kFloat8 ? PackedPieces<D>::kSharedBytes : 0);
+}
 
 // Lane 4 g + t holds queries g (values 0, 1) and g + 8 (2, 3) of its warp.
 template <int D>
@@ -113,18 +129,22 @@ __device__ __forceinline__ void AddValues(const char* values, int num_blocks,
 }
 
 // grid: tiles * key-value heads.
-template <int D>
+template <int D, KvFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps, 1)
     AttentionOfTile(const __grid_constant__ AttentionParams p) {
   using L = Layout<D>;
+  using Packed = PackedPieces<D>;
+  constexpr bool kFloat8 = kFormat == KvFormat::kFloat8;
   extern __shared__ __align__(128) char stages[];
   __shared__ uint64_t full[L::kStages], empty[L::kStages];
+  __shared__ uint64_t landed[kWarps][Packed::kDepth];  // of float8
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < L::kStages; ++s) {
       BarrierInit(&full[s], kWarps);
       BarrierInit(&empty[s], kWarps);
     }
+    for (int i = 0; kFloat8 && i < kWarps * Packed::kDepth; ++i) BarrierInit(landed[0] + i, 1);
     BarrierInitFence();
   }
   __syncthreads();
@@ -141,19 +161,47 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   const int mine = (last_block - my_block + kStepBlocks) / kStepBlocks;
   const int32_t* table =
       p.rows.block_tables + p.rows.sequence_of[tile.first_row] * p.rows.table_stride + my_block;
-  const bf16* cache = warp < kStepBlocks ? p.k : p.v;
+  const char* cache = warp < kStepBlocks ? p.k : p.v;
 
-  int ids = 0;  // lane i holds the id of block i of the present 32
-  const auto fetch = [&](int n, int stage) {
+  int ids = 0;                        // lane i holds the id of block i of the present 32
+  const auto block_of = [&](int n) {  // for n in ascending order
     if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
-    const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
-    if (lane > 0) return;
-    if (n >= mine) return BarrierArrive(&full[stage]);
-    BarrierArriveExpect(&full[stage], L::kPieceBytes);
-    BulkCopy(stages + stage * L::kStageBytes + warp * L::kPieceBytes,
-             cache + (id * p.num_kv_heads + head) * (L::kPieceBytes / 2), L::kPieceBytes,
-             &full[stage]);
+    return int64_t{__shfl_sync(0xffffffffu, ids, n % 32)};
   };
+  char* const my_stages = stages + warp * L::kPieceBytes;
+  char* const my_packed =
+      stages + L::kSharedBytes + warp * Packed::kDepth * Packed::kPieceBytes;  // of float8
+  const auto ask = [&](int n) {
+    const int64_t id = block_of(n);
+    if (lane > 0 || n >= mine) return;
+    uint64_t* barrier = &landed[warp][n % Packed::kDepth];
+    BarrierArriveExpect(barrier, Packed::kPieceBytes);
+    BulkCopy(my_packed + n % Packed::kDepth * Packed::kPieceBytes,
+             cache + (id * p.num_kv_heads + head) * Packed::kPieceBytes, Packed::kPieceBytes,
+             barrier);
+  };
+  const auto fetch = [&](int n, int stage) {
+    if constexpr (kFloat8) {
+      if (n < mine) {
+        BarrierWait(&landed[warp][n % Packed::kDepth], n / Packed::kDepth % 2);
+        UnpackPiece<D>(my_packed + n % Packed::kDepth * Packed::kPieceBytes,
+                       my_stages + stage * L::kStageBytes);
+      }
+      __syncwarp();
+      if (lane == 0) BarrierArrive(&full[stage]);
+      if (n + Packed::kDepth < num_steps) ask(n + Packed::kDepth);
+    } else {
+      const int64_t id = block_of(n);
+      if (lane > 0) return;
+      if (n >= mine) return BarrierArrive(&full[stage]);
+      BarrierArriveExpect(&full[stage], L::kPieceBytes);
+      BulkCopy(my_stages + stage * L::kStageBytes,
+               cache + (id * p.num_kv_heads + head) * L::kPieceBytes, L::kPieceBytes, &full[stage]);
+    }
+  };
+  if constexpr (kFloat8) {
+    for (int n = 0; n < Packed::kDepth && n < num_steps; ++n) ask(n);
+  }
   for (int n = 0; n < L::kStages - 1 && n < num_steps; ++n) fetch(n, n);
 
   // This lane's queries, and the rows they belong to. Those past the tile's last are computed as
@@ -237,23 +285,29 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   }
 }
 
-template <int D>
+template <int D, KvFormat kFormat>
 void Run(const AttentionParams& params, cudaStream_t stream) {
+  constexpr int kSharedBytes = SharedBytes<D, kFormat>();
   static const bool allowed = [] {
-    AllowSharedBytes(AttentionOfTile<D>, Layout<D>::kSharedBytes);
+    AllowSharedBytes(AttentionOfTile<D, kFormat>, kSharedBytes);
     return true;
   }();
   (void)allowed;
-  Launch(AttentionOfTile<D>,
+  Launch(AttentionOfTile<D, kFormat>,
          dim3(static_cast<unsigned>(params.rows.num_tiles * params.num_kv_heads)),
-         dim3(32 * kWarps), Layout<D>::kSharedBytes, stream, params);
+         dim3(32 * kWarps), kSharedBytes, stream, params);
 }
 
 }  // namespace
 
-void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, cudaStream_t stream) {
-  if (head_dim == 128) return Run<128>(params, stream);
-  Run<64>(params, stream);
+void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, KvFormat format,
+                      cudaStream_t stream) {
+  if (format == KvFormat::kFloat8) {
+    return head_dim == 128 ? Run<128, KvFormat::kFloat8>(params, stream)
+                           : Run<64, KvFormat::kFloat8>(params, stream);
+  }
+  return head_dim == 128 ? Run<128, KvFormat::kModel>(params, stream)
+                         : Run<64, KvFormat::kModel>(params, stream);
 }
 
 }  // namespace orrery::kernels::cuda

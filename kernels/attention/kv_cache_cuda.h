@@ -5,6 +5,9 @@
 // In bfloat16 with D a power of two and at least 64 the rows of a piece are swizzled where they
 // lie: 16-byte chunk c of position r is stored as chunk c ^ (r % 8). A bulk copy keeps that order,
 // and reading eight positions' chunks for a tensor core then meets every bank once.
+//
+// In float8 (float8_kv.h; a bfloat16 model with D 64 or 128) a piece is its 16 rows of D bytes, not
+// swizzled, and behind them the 16 rows' exponents k, a byte each.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +22,8 @@
 
 namespace orrery::kernels::cuda {
 
+enum class KvFormat : uint8_t { kModel, kFloat8 };  // kModel: the model's dtype
+
 struct KvBlocks {
   void* k = nullptr;
   void* v = nullptr;
@@ -26,13 +31,24 @@ struct KvBlocks {
   int64_t num_blocks = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
+  KvFormat format = KvFormat::kModel;
 
   bool swizzled() const {
     return dtype == DType::kBFloat16 && head_dim >= 64 && (head_dim & (head_dim - 1)) == 0;
   }
   // Bytes of keys and values of one layer.
-  static int64_t NumBytes(const HeadShape& heads, DType dtype, int64_t blocks) {
-    return 2 * blocks * heads.kv_width() * kBlockTokens * SizeOf(dtype);
+  static int64_t NumBytes(const HeadShape& heads, DType dtype, int64_t blocks,
+                          KvFormat format = KvFormat::kModel) {
+    return 2 * blocks * heads.num_kv_heads * PieceBytes(heads.head_dim, dtype, format);
+  }
+  // Keys, or values, of a block and head.
+  static int64_t PieceBytes(int64_t head_dim, DType dtype, KvFormat format) {
+    return kBlockTokens * (format == KvFormat::kFloat8 ? head_dim + 1 : head_dim * SizeOf(dtype));
+  }
+  // Whether keys and values of such heads can be held in float8.
+  static bool Float8Fits(const HeadShape& heads, DType dtype) {
+    return dtype == DType::kBFloat16 && heads.group() <= 8 &&
+           (heads.head_dim == 64 || heads.head_dim == 128);
   }
 };
 

@@ -1,5 +1,6 @@
 // A warp owns one head of one row (head_columns.cuh), or where 16 bytes can be read at once
 // several: the same sums in the same order.
+#include "kernels/attention/float8_kv.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/rope/head_columns.cuh"
 #include "kernels/rope/qk_norm_rope_cuda.h"
@@ -62,9 +63,32 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeKernel(RopeParams<T> p)
   }
 }
 
+// A row of a piece in float8, of which kLanes lanes hold eight values of each half.
+template <int D>
+__device__ __forceinline__ void StoreFloat8(float (&low)[8], float (&high)[8], int lane, int row,
+                                            char* piece) {
+  constexpr int kLanes = D / 16;
+  float largest = 0;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    low[e] = RoundTo<BFloat16>(low[e]);
+    high[e] = RoundTo<BFloat16>(high[e]);
+    largest = fmaxf(largest, fmaxf(fabsf(low[e]), fabsf(high[e])));
+  }
+  const uint32_t lanes = ((1u << kLanes) - 1) << lane / kLanes * kLanes;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(lanes, largest, step));
+  }
+  const int k = Float8ExponentOf(largest), c = lane % kLanes * 8;
+  *reinterpret_cast<uint2*>(piece + row * D + c) = PackFloat8(low, k);
+  *reinterpret_cast<uint2*>(piece + row * D + D / 2 + c) = PackFloat8(high, k);
+  if (c == 0) piece[kBlockTokens * D + row] = static_cast<char>(k);
+}
+
 // A lane holds 16 bytes of the first half of a head, and the same of the second: columns of four
 // lanes of QkNormRopeKernel, whose sums it takes in that kernel's order.
-template <int D>
+template <int D, KvFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFloat16> p) {
   constexpr int kHalf = D / 2, kLanes = kHalf / 8, kHeads = 32 / kLanes;  // of a head; of a warp
   LetSuccessorStart();
@@ -138,6 +162,12 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFlo
   }
   BFloat16* to_low = head + c;
   BFloat16* to_high = head + kHalf + c;
+  if (kFormat == KvFormat::kFloat8 && !is_query) {
+    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0), slot = p.slots[t];
+    const int64_t piece = slot / kBlockTokens * kv_heads + kv_head, row = slot % kBlockTokens;
+    char* to = reinterpret_cast<char*>(is_value ? p.v : p.k) + piece * kBlockTokens * (D + 1);
+    return StoreFloat8<D>(low, high, lane, static_cast<int>(row), to);
+  }
   if (!is_query) {  // the swizzle keeps eight columns together
     BFloat16* cache = is_value ? p.v : p.k;
     const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0), slot = p.slots[t];
@@ -166,6 +196,25 @@ __global__ void CopyKvKernel(const KvCopy* copies, T* k, T* v, int64_t num_kv_he
   }
 }
 
+// The same for pieces in float8: rows of D bytes, and their exponents.
+__global__ void CopyFloat8KvKernel(const KvCopy* copies, char* k, char* v, int64_t num_kv_heads,
+                                   int d) {
+  LetSuccessorStart();
+  WaitForPredecessor();
+  const KvCopy copy = copies[blockIdx.x];
+  const int64_t piece = kBlockTokens * (d + 1);
+  const int64_t from = (copy.from_block * num_kv_heads + blockIdx.y) * piece;
+  const int64_t to = (copy.to_block * num_kv_heads + blockIdx.y) * piece;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (char* cache : {k, v}) {
+    for (int i = thread * 16; i < copy.count * d; i += threads * 16) {
+      *reinterpret_cast<uint4*>(cache + to + i) = *reinterpret_cast<uint4*>(cache + from + i);
+    }
+    const int64_t exponent = kBlockTokens * d + thread;
+    if (thread < copy.count) cache[to + exponent] = cache[from + exponent];
+  }
+}
+
 bool Paired(const TensorView& qkv, const QkNormRopeArgs& args, const KvBlocks& kv) {
   return args.heads.head_dim % 4 == 0 && qkv.row_stride % 2 == 0 &&
          PairAligned(qkv.data, qkv.dtype) && PairAligned(args.q_norm.data, qkv.dtype) &&
@@ -184,11 +233,12 @@ bool InVectors(const TensorView& qkv, const QkNormRopeArgs& args, const KvBlocks
 }
 
 template <int D>
-void RunVectors(const RopeParams<BFloat16>& p, cudaStream_t stream) {
+void RunVectors(const RopeParams<BFloat16>& p, KvFormat format, cudaStream_t stream) {
   constexpr int64_t kHeads = 32 / (D / 16);
   const int64_t items = p.rows * DivideUp(p.num_heads + 2 * p.num_kv_heads, kHeads);
-  Launch(QkNormRopeVectors<D>, static_cast<unsigned>(DivideUp(items, kWarps)), 32 * kWarps, 0,
-         stream, p);
+  Launch(format == KvFormat::kFloat8 ? QkNormRopeVectors<D, KvFormat::kFloat8>
+                                     : QkNormRopeVectors<D, KvFormat::kModel>,
+         static_cast<unsigned>(DivideUp(items, kWarps)), 32 * kWarps, 0, stream, p);
 }
 
 }  // namespace
@@ -221,9 +271,11 @@ void QkNormRopeWriteKv(const TensorView& qkv, const QkNormRopeArgs& args, const 
     p.paired = Paired(qkv, args, kv);
     if constexpr (sizeof(T) == 2) {
       if (InVectors(qkv, args, kv)) {
-        return heads.head_dim == 128 ? RunVectors<128>(p, stream) : RunVectors<64>(p, stream);
+        return heads.head_dim == 128 ? RunVectors<128>(p, kv.format, stream)
+                                     : RunVectors<64>(p, kv.format, stream);
       }
     }
+    CHECK(kv.format == KvFormat::kModel) << "float8 keys and values of rows that are not aligned";
     const int64_t items = qkv.rows * (heads.num_heads + 2 * heads.num_kv_heads);
     Launch(QkNormRopeKernel<T>, static_cast<unsigned>(DivideUp(items, kWarps)), 32 * kWarps, 0,
            stream, p);
@@ -236,6 +288,10 @@ void CopyKv(const KvCopy* copies, int64_t n, const KvBlocks& kv, cudaStream_t st
                        reinterpret_cast<uintptr_t>(kv.k) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(kv.v) % 16 == 0;
   const dim3 grid(static_cast<unsigned>(n), static_cast<unsigned>(kv.num_kv_heads));
+  if (kv.format == KvFormat::kFloat8) {
+    return Launch(CopyFloat8KvKernel, grid, 128, 0, stream, copies, static_cast<char*>(kv.k),
+                  static_cast<char*>(kv.v), kv.num_kv_heads, static_cast<int>(kv.head_dim));
+  }
   ForDType(kv.dtype, [&](auto tag) {
     using T = decltype(tag);
     Launch(CopyKvKernel<T>, grid, 128, 0, stream, copies, static_cast<T*>(kv.k),

@@ -43,6 +43,16 @@ Numerics ToNumerics(const ShapeBenchArguments& a) {
   return a.exact ? Numerics::kExact : Numerics::kFast;
 }
 
+rollout::cuda::KvFormat ToKvFormat(const ShapeBenchArguments& a) {
+  return a.float8_kv ? rollout::cuda::KvFormat::kFloat8 : rollout::cuda::KvFormat::kModel;
+}
+
+// As the first line of a report says it.
+std::string NumericsText(const ShapeBenchArguments& a) {
+  return fmt::format("bfloat16{}, {} numerics", a.float8_kv ? ", float8 keys and values" : "",
+                     a.exact ? "exact" : "fast");
+}
+
 absl::StatusOr<int64_t> ParseLength(std::string_view text, std::string_view place) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -93,6 +103,7 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   options.max_running = a.max_running;
   options.prefill_chunk_tokens = a.prefill_chunk_tokens;
   options.numerics = ToNumerics(a);
+  options.kv_format = ToKvFormat(a);
   return rollout::cuda::RunRolloutBench(spec, options);
 }
 
@@ -112,10 +123,11 @@ absl::Status BenchDecode(const ShapeBenchArguments& a) {
   options.context = a.context;
   options.steps = a.steps;
   options.numerics = ToNumerics(a);
+  options.kv_format = ToKvFormat(a);
   ASSIGN_OR_RETURN(const rollout::cuda::DecodeBenchReport report,
                    rollout::cuda::RunDecodeBench(spec, options));
-  fmt::print("{}, bfloat16, {} numerics, mean context {}; copy ceiling {:.2f} TB/s\n", a.shape,
-             a.exact ? "exact" : "fast", a.context, report.copy_bytes_per_second * 1e-12);
+  fmt::print("{}, {}, mean context {}; copy ceiling {:.2f} TB/s\n", a.shape, NumericsText(a),
+             a.context, report.copy_bytes_per_second * 1e-12);
   fmt::print("{:>6} {:>9} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "batch", "ms/step", "tokens/s",
              "experts", "GB/step", "roof tok/s", "share");
   for (const rollout::cuda::DecodeBenchResult& r : report.results) {
@@ -131,17 +143,16 @@ absl::Status BenchPrefill(const ShapeBenchArguments& a) {
   prompts_only.samples = 1;
   ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report, RunPhase(prompts_only, {1}));
   const double tokens = static_cast<double>(a.prompts * a.prompt_tokens);
-  fmt::print("{}, bfloat16, {} numerics: {} x {} prompt tokens in {:.3f} s, {:.0f} tokens/s\n",
-             a.shape, a.exact ? "exact" : "fast", a.prompts, a.prompt_tokens, report.seconds,
-             tokens / report.seconds);
+  fmt::print("{}, {}: {} x {} prompt tokens in {:.3f} s, {:.0f} tokens/s\n", a.shape,
+             NumericsText(a), a.prompts, a.prompt_tokens, report.seconds, tokens / report.seconds);
   return absl::OkStatus();
 }
 
 absl::Status BenchPhase(const ShapeBenchArguments& a) {
   ASSIGN_OR_RETURN(std::vector<int64_t> lengths, ReadLengths(a.lengths));
   ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report, RunPhase(a, std::move(lengths)));
-  fmt::print("{}, bfloat16, {} numerics: {} x {} responses to prompts of {} tokens\n", a.shape,
-             a.exact ? "exact" : "fast", a.prompts, a.samples, a.prompt_tokens);
+  fmt::print("{}, {}: {} x {} responses to prompts of {} tokens\n", a.shape, NumericsText(a),
+             a.prompts, a.samples, a.prompt_tokens);
   fmt::print("ready in {:.2f} s, first token {:.1f} ms after that\n", report.load_seconds,
              report.first_token_seconds * 1e3);
   fmt::print(

@@ -14,6 +14,7 @@ namespace orrery::commands {
 struct ShapeBenchArguments {
   std::string shape = "qwen3-30b-a3b";
   bool exact = false;  // exact numerics in place of fast ones
+  bool float8_kv = false;
 
   // decode: steps of one token a sequence around a mean context.
   std::vector<int64_t> batches = {1, 8, 64, 256, 512};

@@ -119,7 +119,20 @@ rollout::cuda::CudaPassExecutorOptions EngineOptionsOf(const configs::Experiment
   options.scheduler.max_draws = std::max<int64_t>(e.rollout.samples_per_prompt, 1024);
   options.top_logprobs = std::min(e.rollout.top_logprobs, spec.vocab_size);
   options.numerics = NumericsOf(e);
+  if (e.rollout.kv_dtype == "float8") options.kv_format = rollout::cuda::KvFormat::kFloat8;
   return options;
+}
+
+absl::Status CheckKvFormat(rollout::cuda::KvFormat format, const model::ModelSpec& spec,
+                           kernels::DType dtype) {
+  if (format == rollout::cuda::KvFormat::kModel) return absl::OkStatus();
+  if (kernels::cuda::KvBlocks::Float8Fits(spec.heads, dtype)) return absl::OkStatus();
+  return InvalidInput(
+      "rollout.kv_dtype: float8 is for bfloat16 models with heads of 64 or 128 values and at most "
+      "8 "
+      "query heads a key-value head; this one has heads of {} values and {} query heads each: set "
+      "rollout.kv_dtype: auto",
+      spec.heads.head_dim, spec.heads.group());
 }
 
 int64_t GpuPageBytes() { return kernels::cuda::PagePool::kPageBytes; }
@@ -127,17 +140,18 @@ int64_t GpuPageBytes() { return kernels::cuda::PagePool::kPageBytes; }
 absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion& q,
                                              const kernels::DeviceLimits& gpu) {
   const kernels::DType dtype = ToDType(q.experiment.model);
+  const rollout::cuda::CudaPassExecutorOptions engine = EngineOptionsOf(q.experiment, q.spec);
+  RETURN_IF_ERROR(CheckKvFormat(engine.kv_format, q.spec, dtype));
   plan::MemoryNeeds needs;
   needs.gpu = {{"taken before: driver, other programs", gpu.memory_bytes - gpu.free_bytes},
                {"code of kernels and libraries", kCodeBytes},
                {"weights", WeightBytes(q)}};
   if (q.for_training) AddTraining(q, gpu, &needs);
-  needs.gpu.push_back({"engine: buffers of a step",
-                       CudaExecutor::BufferBytes(
-                           q.spec, dtype, gpu,
-                           CudaPassExecutor::ToOpsLimits(EngineOptionsOf(q.experiment, q.spec)))});
+  needs.gpu.push_back(
+      {"engine: buffers of a step",
+       CudaExecutor::BufferBytes(q.spec, dtype, gpu, CudaPassExecutor::ToOpsLimits(engine))});
   needs.gpu.push_back({"engine: CUDA graphs, at most", GraphBytes(q)});
-  needs.kv = NeedsOfKv(q, CudaOps::KvBytes(q.spec, dtype, 1));
+  needs.kv = NeedsOfKv(q, CudaOps::KvBytes(q.spec, dtype, 1, engine.kv_format));
   return needs;
 }
 

@@ -11,4 +11,8 @@ kernels::cuda::Numerics NumericsOf(const configs::Experiment& experiment);
 rollout::cuda::CudaPassExecutorOptions EngineOptionsOf(const configs::Experiment& experiment,
                                                        const model::ModelSpec& spec);
 
+// Whether the model's keys and values can be held so.
+absl::Status CheckKvFormat(rollout::cuda::KvFormat format, const model::ModelSpec& spec,
+                           kernels::DType dtype);
+
 }  // namespace orrery::commands

@@ -46,15 +46,22 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind,
   return path;
 }
 
+// REQUIRES: the device is resolved.
+model::Packing PackingFor(const configs::Experiment& e) {
+  return e.run.device == "cuda" ? model::Packing::kNone : model::Packing::kForCpu;
+}
+
 absl::StatusOr<std::unique_ptr<model::WeightStore>> LoadWeights(const configs::ModelConfig& config,
                                                                 const model::ModelSpec& spec,
                                                                 const std::string& folder,
-                                                                uint64_t seed) {
-  const int64_t elements = model::WeightLayout(spec).num_elements;
-  RETURN_IF_ERROR(CheckMappable(2 * elements * kernels::SizeOf(ToDType(config)),
-                                "the weights and their packed copy",
+                                                                uint64_t seed,
+                                                                model::Packing packing) {
+  const int64_t bytes = model::WeightLayout(spec).num_elements * kernels::SizeOf(ToDType(config));
+  const bool packed = packing == model::Packing::kForCpu;
+  RETURN_IF_ERROR(CheckMappable(packed ? 2 * bytes : bytes,
+                                packed ? "the weights and their packed copy" : "the weights",
                                 "use a smaller model, or model.dtype: bfloat16"));
-  auto store = std::make_unique<model::WeightStore>(spec, ToDType(config));
+  auto store = std::make_unique<model::WeightStore>(spec, ToDType(config), packing);
   store->BeginUpdate();
   if (config.initialize == "random") {
     store->Randomise(HashSeed({seed, kInitStream}));
@@ -111,7 +118,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
   std::unique_ptr<model::WeightStore> reference;
   if (!options.supervised && e.algorithm.kl != "none") {
     ASSIGN_OR_RETURN(reference, LoadWeights(e.model, session.store->spec(), session.model_folder,
-                                            static_cast<uint64_t>(e.run.seed)));
+                                            static_cast<uint64_t>(e.run.seed), PackingFor(e)));
   }
   if (session.gpu == nullptr) {
     return trainer::MakeCpuTrainer(session.store.get(), std::move(reference), t);
@@ -372,6 +379,10 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   const configs::Experiment& e = session->experiment;
   kernels::SetNumThreads(static_cast<int>(e.run.threads));
   ASSIGN_OR_RETURN(session->model_folder, ResolveModelSource(e.model.path));
+  if (e.run.device != "cuda" && e.rollout.kv_dtype != "auto") {
+    return Precondition("rollout.kv_dtype: {} is for a GPU, and there is none: set it to auto",
+                        e.rollout.kv_dtype);
+  }
   std::optional<kernels::DeviceLimits> gpu;
   if (e.run.device == "cuda") {
     ASSIGN_OR_RETURN(gpu, GpuAtHand());
@@ -379,7 +390,8 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   ASSIGN_OR_RETURN(const model::ModelSpec spec, Prepare(options, gpu, session.get()));
   RETURN_IF_ERROR(plan::CheckFits(session->plan));
   const uint64_t seed = static_cast<uint64_t>(e.run.seed);
-  ASSIGN_OR_RETURN(session->store, LoadWeights(e.model, spec, session->model_folder, seed));
+  ASSIGN_OR_RETURN(session->store,
+                   LoadWeights(e.model, spec, session->model_folder, seed, PackingFor(e)));
   ASSIGN_OR_RETURN(session->grader, MakeGrader(e));
   if (gpu) {
     ASSIGN_OR_RETURN(session->gpu, Gpu::Open(e, session->plan, session->store.get()));

@@ -7,6 +7,7 @@
 #include "kernels/cuda/fill.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/rope/qk_norm_rope_cuda.h"
+#include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::rollout::cuda {
@@ -59,8 +60,9 @@ std::vector<CudaOps::BufferShape> CudaOps::Shapes(const model::ModelSpec& spec, 
   return shapes;
 }
 
-int64_t CudaOps::KvBytes(const model::ModelSpec& spec, DType dtype, int64_t kv_blocks) {
-  return spec.num_layers * kernels::cuda::KvBlocks::NumBytes(spec.heads, dtype, kv_blocks);
+int64_t CudaOps::KvBytes(const model::ModelSpec& spec, DType dtype, int64_t kv_blocks,
+                         KvFormat format) {
+  return spec.num_layers * kernels::cuda::KvBlocks::NumBytes(spec.heads, dtype, kv_blocks, format);
 }
 
 void CudaOps::GiveBackKv() {
@@ -70,7 +72,7 @@ void CudaOps::GiveBackKv() {
 
 // Attention reads whole blocks: what was never written must be finite.
 void CudaOps::TakeKv() {
-  kv_.Grow(KvBytes(spec_, weights_.dtype(), limits_.kv_blocks));
+  kv_.Grow(KvBytes(spec_, weights_.dtype(), limits_.kv_blocks, limits_.kv_format));
   CUDA_CHECK(cudaMemsetAsync(kv_.data(), 0, static_cast<size_t>(kv_.bytes()), stream_));
   CUDA_CHECK(cudaStreamSynchronize(stream_));
 }
@@ -98,7 +100,7 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
       limits_(limits),
       stream_(stream),
       pool_(limits.pool != nullptr ? limits.pool : kernels::cuda::MakeDevicePool()),
-      kv_(pool_, KvBytes(spec_, weights->dtype(), limits.kv_blocks)),
+      kv_(pool_, KvBytes(spec_, weights->dtype(), limits.kv_blocks, limits.kv_format)),
       rope_(model::UploadRope(spec_, limits.max_positions)),
       attention_workspace_(AttentionWorkspaceBytes(spec_, device, limits)) {
   if (limits.numerics == Numerics::kFast) {
@@ -133,8 +135,8 @@ Value CudaOps::Buffer(Role role, int64_t rows, int64_t cols) const {
 }
 
 kernels::cuda::KvBlocks CudaOps::Layer(int64_t layer) const {
-  const int64_t half =
-      kernels::cuda::KvBlocks::NumBytes(spec_.heads, weights_.dtype(), limits_.kv_blocks) / 2;
+  const int64_t half = KvBytes(spec_, weights_.dtype(), limits_.kv_blocks, limits_.kv_format) /
+                       (2 * spec_.num_layers);
   kernels::cuda::KvBlocks blocks;
   blocks.k = kv_.data() + 2 * layer * half;
   blocks.v = kv_.data() + (2 * layer + 1) * half;
@@ -142,6 +144,7 @@ kernels::cuda::KvBlocks CudaOps::Layer(int64_t layer) const {
   blocks.num_blocks = limits_.kv_blocks;
   blocks.num_kv_heads = spec_.heads.num_kv_heads;
   blocks.head_dim = spec_.heads.head_dim;
+  blocks.format = limits_.kv_format;
   return blocks;
 }
 
@@ -152,8 +155,32 @@ void CudaOps::CopyKv(const kernels::KvCopy* copies, int64_t n) {
 }
 
 void CudaOps::RandomiseKv(uint64_t seed) {
+  if (limits_.kv_format == KvFormat::kFloat8) return RandomiseFloat8Kv(seed);
   kernels::cuda::FillUniform(kv_.data(), weights_.dtype(), kv_.bytes() / SizeOf(weights_.dtype()),
                              -1, 1, seed, stream_);
+}
+
+// One stretch of pieces with values in [-1, 1], again and again: any bytes would do for values, but
+// not for exponents.
+void CudaOps::RandomiseFloat8Kv(uint64_t seed) {
+  const int64_t d = spec_.heads.head_dim;
+  const int64_t piece = kernels::cuda::KvBlocks::PieceBytes(d, weights_.dtype(), KvFormat::kFloat8);
+  std::vector<std::byte> stretch(static_cast<size_t>(1021 * piece));
+  for (size_t i = 0; i < stretch.size(); ++i) {
+    const bool exponent = static_cast<int64_t>(i) % piece >= kernels::kBlockTokens * d;
+    const uint64_t random = HashSeed({seed, i});
+    // e4m3 of sign and size up to 0x38, which is 1.
+    const uint64_t value = random % 0x39 | (random >> 32 & 1) << 7;
+    stretch[i] = exponent ? std::byte{0} : static_cast<std::byte>(value);
+  }
+  const auto length = std::min(static_cast<int64_t>(stretch.size()), kv_.bytes());
+  CUDA_CHECK(cudaMemcpyAsync(kv_.data(), stretch.data(), static_cast<size_t>(length),
+                             cudaMemcpyHostToDevice, stream_));
+  for (int64_t at = length; at < kv_.bytes(); at += length) {
+    const auto n = static_cast<size_t>(std::min(length, kv_.bytes() - at));
+    CUDA_CHECK(cudaMemcpyAsync(kv_.data() + at, kv_.data(), n, cudaMemcpyDeviceToDevice, stream_));
+  }
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
 }
 
 double CudaOps::ExpertsTouched() const {

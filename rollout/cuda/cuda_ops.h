@@ -42,6 +42,7 @@ struct StepInput {
 };
 
 using kernels::cuda::DeviceBuffer;
+using kernels::cuda::KvFormat;
 using kernels::cuda::Numerics;
 using kernels::cuda::PinnedBuffer;
 using model::DeviceWeights;
@@ -53,6 +54,7 @@ struct OpsLimits {
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
   int64_t top_logprobs = 0;  // most likely tokens that a draw may ask for (of the executor)
+  KvFormat kv_format = KvFormat::kModel;
   Numerics numerics = Numerics::kExact;
   std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
   bool kv_at_once = true;                         // false: from TakeKv on
@@ -68,7 +70,8 @@ class CudaOps : public model::Ops {
   // Bytes of device memory that construction takes: buffers, and keys and values.
   static int64_t BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
                              const kernels::DeviceLimits& device, const OpsLimits& limits);
-  static int64_t KvBytes(const model::ModelSpec& spec, kernels::DType dtype, int64_t kv_blocks);
+  static int64_t KvBytes(const model::ModelSpec& spec, kernels::DType dtype, int64_t kv_blocks,
+                         KvFormat format = KvFormat::kModel);
 
   // The forward pass: normed hidden states [n, d] of the logit rows.
   kernels::TensorView Hidden(const StepInput& input, int64_t num_tokens);
@@ -135,6 +138,7 @@ class CudaOps : public model::Ops {
                                          const OpsLimits& limits);
   model::Value Buffer(Role role, int64_t rows, int64_t cols) const;
   kernels::cuda::KvBlocks Layer(int64_t layer) const;
+  void RandomiseFloat8Kv(uint64_t seed);
   // By this class's numerics.
   void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
                const kernels::TensorView& out);

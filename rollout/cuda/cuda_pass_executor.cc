@@ -19,6 +19,7 @@ OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) 
   limits.max_positions = s.max_positions;
   limits.kv_blocks = options.kv_blocks;
   limits.top_logprobs = options.top_logprobs;
+  limits.kv_format = options.kv_format;
   limits.numerics = options.numerics;
   limits.pool = options.pool;
   limits.kv_at_once = options.turns == nullptr;

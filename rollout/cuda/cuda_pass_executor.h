@@ -14,6 +14,7 @@ struct CudaPassExecutorOptions {
   SchedulerLimits scheduler;
   int64_t kv_blocks = 0;
   int64_t top_logprobs = 0;  // the most that a request may ask for
+  KvFormat kv_format = KvFormat::kModel;
   Numerics numerics = Numerics::kExact;
   std::shared_ptr<kernels::cuda::PagePool> pool;  // of keys and values; null: one of their own
   // Where keys and values lend their memory to the trainer: between requests, their contents lost.

@@ -103,8 +103,9 @@ DecodeBenchResult Measure(const DeviceWeights& weights, CudaExecutor* executor, 
   result.step_ms = seconds * 1e3 / static_cast<double>(options.steps);
   result.tokens_per_second = static_cast<double>(batch * options.steps) / seconds;
   result.bytes =
-      DenseBytes(weights) + static_cast<double>(CudaOps::KvBytes(spec, weights.dtype(), 1)) /
-                                kBlockTokens * static_cast<double>(batch * options.context);
+      DenseBytes(weights) +
+      static_cast<double>(CudaOps::KvBytes(spec, weights.dtype(), 1, options.kv_format)) /
+          kBlockTokens * static_cast<double>(batch * options.context);
   if (spec.has_moe()) {
     result.experts_touched = executor->ExpertsTouched();
     result.bytes += result.experts_touched * 3.0 *
@@ -128,6 +129,7 @@ absl::StatusOr<DecodeBenchReport> RunDecodeBench(const model::ModelSpec& spec,
   limits.max_positions = blocks_each * kBlockTokens;
   limits.kv_blocks = most * blocks_each;
   limits.numerics = options.numerics;
+  limits.kv_format = options.kv_format;
   DecodeBenchReport report;
   report.copy_bytes_per_second = MeasureCopy(nullptr);
   const Clock::time_point begin = Clock::now();

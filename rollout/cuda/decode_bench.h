@@ -18,6 +18,7 @@ struct DecodeBenchOptions {
   int64_t steps = 128;
   uint64_t seed = 1;
   Numerics numerics = Numerics::kFast;
+  KvFormat kv_format = KvFormat::kModel;
 };
 
 struct DecodeBenchResult {

@@ -82,6 +82,7 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
   CudaPassExecutorOptions executor_options;
   executor_options.numerics = options.numerics;
+  executor_options.kv_format = options.kv_format;
   SchedulerLimits& limits = executor_options.scheduler;
   limits.max_running = options.max_running;
   limits.prefill_chunk_tokens = options.prefill_chunk_tokens;
@@ -91,7 +92,7 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   const int64_t fixed =
       model::WeightLayout(spec).num_elements * kernels::SizeOf(dtype) +
       CudaOps::BufferBytes(spec, dtype, device, CudaPassExecutor::ToOpsLimits(executor_options));
-  const int64_t block = CudaOps::KvBytes(spec, dtype, 1);
+  const int64_t block = CudaOps::KvBytes(spec, dtype, 1, options.kv_format);
   const int64_t room = device.memory_bytes / 100 * 94 - fixed;
   const int64_t useful =
       options.prompts * options.samples *

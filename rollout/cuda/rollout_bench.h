@@ -19,6 +19,7 @@ struct RolloutBenchOptions {
   int64_t prefill_chunk_tokens = 4096;
   uint64_t seed = 1;
   Numerics numerics = Numerics::kFast;
+  KvFormat kv_format = KvFormat::kModel;
 };
 
 struct RolloutBenchReport {
