@@ -1,6 +1,7 @@
 #include "trainer/cuda/device_batch.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace orrery::trainer {
@@ -108,7 +109,8 @@ void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& head
 void DeviceBatch::Send(cudaStream_t stream) {
   const auto bytes = static_cast<int64_t>(values_.size() * sizeof(int32_t));
   const bool grows = capacity_ < bytes;
-  if (grows) capacity_ = 2 * bytes;
+  // A function of the largest micro-batch alone, whatever came before it: a dry run says the same.
+  if (grows) capacity_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
   if (!real_) return;
   CUDA_CHECK(cudaEventSynchronize(sent_));
   if (grows) {
