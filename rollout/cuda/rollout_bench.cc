@@ -96,7 +96,7 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   const int64_t room = device.memory_bytes / 100 * 94 - fixed;
   const int64_t useful =
       options.prompts * options.samples *
-      ((limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens);
+      ((limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens + 1);
   executor_options.kv_blocks = std::min(room / block, useful);
   if (executor_options.kv_blocks < 1) {
     return Exhausted("weights and buffers take {} MB of the GPU's {} MB", fixed >> 20,
