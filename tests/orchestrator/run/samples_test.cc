@@ -176,6 +176,18 @@ TEST(Samples, TextsComeBackByPieces) {
   }
 }
 
+// So many groups that several threads write them.
+TEST(Samples, ManyGroupsKeepTheirOrder) {
+  const TempFolder folder;
+  const std::vector<EpisodeGroup> groups = RandomGroups(5, 67, 3);
+  const std::string encoded = EncodeSamples(7, groups, TestPieces);
+  EXPECT_EQ(EncodeSamples(7, groups, TestPieces), encoded);
+  Put(folder / "s", encoded);
+  ASSERT_OK_AND_ASSIGN(const StepSamples back, ReadSamples(folder / "s"));
+  ASSERT_EQ(back.groups.size(), groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) ExpectSame(groups[i], back.groups[i]);
+}
+
 TEST(Samples, OneBitShows) {
   const std::vector<EpisodeGroup> groups = RandomGroups(4);
   std::vector<EpisodeGroup> changed = groups;
