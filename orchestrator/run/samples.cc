@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <future>
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
@@ -222,16 +220,6 @@ std::string ToLine(int64_t step, const EpisodeGroup& group, const Episode* episo
   return line;
 }
 
-std::vector<std::string> ToLines(int64_t step, const EpisodeGroup& group,
-                                 const PieceDecoder& decode) {
-  std::vector<std::string> lines;
-  if (group.episodes.empty()) lines.push_back(ToLine(step, group, nullptr, decode));
-  for (const Episode& episode : group.episodes) {
-    lines.push_back(ToLine(step, group, &episode, decode));
-  }
-  return lines;
-}
-
 absl::Status WriteAll(int fd, std::string_view content, const std::string& path) {
   while (!content.empty()) {
     const ssize_t n = ::write(fd, content.data(), content.size());
@@ -246,24 +234,12 @@ absl::Status WriteAll(int fd, std::string_view content, const std::string& path)
 
 std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
                           const PieceDecoder& decode) {
-  // Texts are made by a few threads, each the lines of some groups; the order is the groups'.
-  constexpr size_t kMostThreads = 4;
-  const size_t threads = std::clamp<size_t>(groups.size() / 8, 1, kMostThreads);
-  std::vector<std::vector<std::string>> texts(groups.size());
-  const auto make = [&](size_t first) {
-    for (size_t g = first; g < groups.size(); g += threads) {
-      texts[g] = ToLines(step, groups[g], decode);
-    }
-  };
-  std::vector<std::future<void>> others;
-  for (size_t t = 1; t < threads; ++t) {
-    others.push_back(std::async(std::launch::async, make, t));
-  }
-  make(0);
-  for (std::future<void>& other : others) other.get();
   LineCompressor lines;
-  for (const std::vector<std::string>& text : texts) {
-    for (const std::string& line : text) lines.Add(line);
+  for (const EpisodeGroup& group : groups) {
+    if (group.episodes.empty()) lines.Add(ToLine(step, group, nullptr, decode));
+    for (const Episode& episode : group.episodes) {
+      lines.Add(ToLine(step, group, &episode, decode));
+    }
   }
   return lines.Finish();
 }

@@ -44,7 +44,7 @@
 namespace orrery::run {
 
 // The text of each token, one piece an id: joined they are the text of the segment. A piece may be
-// empty or a part of a character. Called from several threads at once.
+// empty or a part of a character.
 using PieceDecoder = std::function<std::vector<std::string>(std::span<const int32_t> token_ids)>;
 
 struct SegmentText {

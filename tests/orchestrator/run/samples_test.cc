@@ -176,7 +176,6 @@ TEST(Samples, TextsComeBackByPieces) {
   }
 }
 
-// So many groups that several threads write them.
 TEST(Samples, ManyGroupsKeepTheirOrder) {
   const TempFolder folder;
   const std::vector<EpisodeGroup> groups = RandomGroups(5, 67, 3);
