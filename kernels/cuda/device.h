@@ -11,4 +11,11 @@ int NumDevices();
 // FailedPrecondition, with the reason and the fix, where device `index` cannot be used.
 absl::StatusOr<DeviceLimits> QueryDeviceLimits(int index);
 
+// Memory of the current device now, whoever took it.
+struct DeviceMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+  int64_t taken_bytes() const { return total_bytes - free_bytes; }
+};
+DeviceMemory QueryDeviceMemory();
+
 }  // namespace orrery::kernels

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device.h"
 #include "orchestrator/base/status.h"
 
@@ -63,6 +64,12 @@ absl::StatusOr<DeviceLimits> QueryDeviceLimits(int index) {
                         index, limits.architecture / 10, limits.architecture % 10);
   }
   return limits;
+}
+
+DeviceMemory QueryDeviceMemory() {
+  size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
 }  // namespace orrery::kernels

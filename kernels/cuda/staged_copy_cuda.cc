@@ -55,48 +55,44 @@ Piece PieceOf(int64_t i, int64_t bytes) {
   return {i * kPieceBytes, std::min(kPieceBytes, bytes - i * kPieceBytes)};
 }
 
+void CopyWhole(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
+               cudaStream_t stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
 }  // namespace
 
 void CopyToDevice(void* device, const void* host, int64_t bytes, cudaStream_t stream) {
   const int64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-  if (pieces > 1) {
-    Stages stages(stream);
-    for (int64_t i = 0; i < pieces; ++i) {
-      const Piece piece = PieceOf(i, bytes);
-      if (i >= kBuffers) stages.Wait(i);  // of piece i - kBuffers
-      CopyInParallel(stages.data(i), static_cast<const char*>(host) + piece.first, piece.bytes);
-      stages.Copy(i, static_cast<char*>(device) + piece.first, stages.data(i), piece.bytes,
-                  cudaMemcpyHostToDevice);
-    }
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-    return;
+  if (pieces <= 1) return CopyWhole(device, host, bytes, cudaMemcpyHostToDevice, stream);
+  Stages stages(stream);
+  for (int64_t i = 0; i < pieces; ++i) {
+    const Piece piece = PieceOf(i, bytes);
+    if (i >= kBuffers) stages.Wait(i);  // of piece i - kBuffers
+    CopyInParallel(stages.data(i), static_cast<const char*>(host) + piece.first, piece.bytes);
+    stages.Copy(i, static_cast<char*>(device) + piece.first, stages.data(i), piece.bytes,
+                cudaMemcpyHostToDevice);
   }
-  CUDA_CHECK(
-      cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 void CopyToHost(void* host, const void* device, int64_t bytes, cudaStream_t stream) {
   const int64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-  if (pieces > 1) {
-    Stages stages(stream);
-    const auto ask = [&](int64_t i) {
-      const Piece piece = PieceOf(i, bytes);
-      stages.Copy(i, stages.data(i), static_cast<const char*>(device) + piece.first, piece.bytes,
-                  cudaMemcpyDeviceToHost);
-    };
-    for (int64_t i = 0; i < std::min<int64_t>(kBuffers, pieces); ++i) ask(i);
-    for (int64_t i = 0; i < pieces; ++i) {
-      const Piece piece = PieceOf(i, bytes);
-      stages.Wait(i);
-      CopyInParallel(static_cast<char*>(host) + piece.first, stages.data(i), piece.bytes);
-      if (i + kBuffers < pieces) ask(i + kBuffers);
-    }
-    return;
+  if (pieces <= 1) return CopyWhole(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+  Stages stages(stream);
+  const auto ask = [&](int64_t i) {
+    const Piece piece = PieceOf(i, bytes);
+    stages.Copy(i, stages.data(i), static_cast<const char*>(device) + piece.first, piece.bytes,
+                cudaMemcpyDeviceToHost);
+  };
+  for (int64_t i = 0; i < std::min<int64_t>(kBuffers, pieces); ++i) ask(i);
+  for (int64_t i = 0; i < pieces; ++i) {
+    const Piece piece = PieceOf(i, bytes);
+    stages.Wait(i);
+    CopyInParallel(static_cast<char*>(host) + piece.first, stages.data(i), piece.bytes);
+    if (i + kBuffers < pieces) ask(i + kBuffers);
   }
-  CUDA_CHECK(
-      cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream));
-  CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 }  // namespace orrery::kernels::cuda

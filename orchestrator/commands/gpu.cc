@@ -78,9 +78,7 @@ class CudaGpu : public Gpu {
 
   // What was taken stays taken, from step to step: asked once a step, the peak is not missed.
   GpuMemoryUse MemoryUse() override {
-    size_t free_bytes = 0, total_bytes = 0;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    peak_bytes_ = std::max(peak_bytes_, static_cast<int64_t>(total_bytes - free_bytes));
+    peak_bytes_ = std::max(peak_bytes_, kernels::QueryDeviceMemory().taken_bytes());
     return {peak_bytes_, turns_ == nullptr ? 0 : turns_->seconds()};
   }
 

@@ -89,9 +89,7 @@ void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
   const model::WeightLayout layout(q.spec);
   const int64_t n = layout.num_elements;
   const trainer::TrainingBytes bytes = TrainingNeeds(q, gpu);
-  if (!q.supervised && q.experiment.algorithm.kl != "none") {
-    needs->gpu.push_back({"reference weights", WeightBytes(q)});
-  }
+  if (HasReference(q)) needs->gpu.push_back({"reference weights", WeightBytes(q)});
   needs->gpu.push_back({"gradients, float32", 4 * n});
   needs->gpu.push_back({"trainer: tables, inputs, libraries",
                         bytes.fixed + bytes.inputs + trainer::DeviceOptimizer::TableBytes(layout)});
@@ -128,9 +126,9 @@ absl::Status CheckKvFormat(rollout::cuda::KvFormat format, const model::ModelSpe
   if (format == rollout::cuda::KvFormat::kModel) return absl::OkStatus();
   if (kernels::cuda::KvBlocks::Float8Fits(spec.heads, dtype)) return absl::OkStatus();
   return InvalidInput(
-      "rollout.kv_dtype: float8 is for bfloat16 models with heads of 64 or 128 values and at most "
-      "8 "
-      "query heads a key-value head; this one has heads of {} values and {} query heads each: set "
+      "rollout.kv_dtype: float8 is for bfloat16 models with heads of 64 or 128 values and at "
+      "most 8 query heads a key-value head; this one has heads of {} values and {} query heads "
+      "each: set "
       "rollout.kv_dtype: auto",
       spec.heads.head_dim, spec.heads.group());
 }

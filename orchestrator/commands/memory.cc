@@ -29,10 +29,6 @@ plan::Offload ToOffload(const std::string& name) {
   return name == "never" ? plan::Offload::kNever : plan::Offload::kAuto;
 }
 
-bool HasReference(const MemoryQuestion& q) {
-  return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
-}
-
 // The CPU computes: activations are not counted.
 plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
@@ -63,20 +59,29 @@ void AddHostsPart(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
   }
 }
 
+// Half as long again as the longest prompt seen, and `response`.
+int64_t TokensWith(const MemoryQuestion& q, int64_t response) {
+  return std::min(q.spec.max_positions, q.longest_prompt * 3 / 2 + response);
+}
+
+// The tail of a turn and the tool's words are small.
+int64_t SampledTokens(const MemoryQuestion& q) {
+  const configs::Experiment& e = q.experiment;
+  return TokensWith(q, e.MaxTurns() * (e.sampling.max_new_tokens + 32));
+}
+
 }  // namespace
 
 kernels::DType ToDType(const configs::ModelConfig& config) {
   return config.dtype == "bfloat16" ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
 }
 
+bool HasReference(const MemoryQuestion& q) {
+  return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
+}
+
 int64_t SequenceTokens(const MemoryQuestion& q) {
-  const configs::Experiment& e = q.experiment;
-  // Half as long again as the longest prompt seen; the tail of a turn and the tool's words are
-  // small.
-  const int64_t prompt = q.longest_prompt * 3 / 2;
-  const int64_t response =
-      q.supervised ? q.longest_solution * 3 / 2 : e.MaxTurns() * (e.sampling.max_new_tokens + 32);
-  return std::min(q.spec.max_positions, prompt + response);
+  return q.supervised ? TokensWith(q, q.longest_solution * 3 / 2) : SampledTokens(q);
 }
 
 plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
@@ -89,9 +94,7 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
     kv.fixed = true;
     return kv;
   }
-  const int64_t response = e.MaxTurns() * (e.sampling.max_new_tokens + 32);
-  const int64_t tokens = std::min(q.spec.max_positions, q.longest_prompt * 3 / 2 + response);
-  kv.least = (tokens + kBlock - 1) / kBlock + 1;
+  kv.least = (SampledTokens(q) + kBlock - 1) / kBlock + 1;
   kv.wanted = e.rollout.max_running * kv.least;
   if (q.supervised && e.evals.empty()) kv.wanted = kv.least;  // nothing is sampled
   return kv;

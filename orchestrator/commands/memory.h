@@ -26,6 +26,8 @@ struct MemoryQuestion {
 
 kernels::DType ToDType(const configs::ModelConfig& config);
 
+// Whether a reference model is held beside the policy.
+bool HasReference(const MemoryQuestion& question);
 // Tokens of the longest sequence, prompt and responses.
 int64_t SequenceTokens(const MemoryQuestion& question);
 // How many blocks of keys and values the engine would have.

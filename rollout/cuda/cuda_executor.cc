@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/cuda/device.h"
+
 namespace orrery::rollout::cuda {
 namespace {
 
@@ -15,12 +17,6 @@ cudaStream_t NewStream() {
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;
-}
-
-int64_t FreeBytes() {
-  size_t free_bytes = 0, total_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<int64_t>(free_bytes);
 }
 
 // 1, 2, 4, 8, then in steps of an eighth of the next power of two (at least 8).
@@ -214,7 +210,7 @@ void CudaExecutor::RunGraph(const Extents& extents) {
   auto found = graphs_.find(extents);
   if (found == graphs_.end()) {
     if (graph_bytes_ >= kMostGraphBytes) return Enqueue(extents);
-    const int64_t before = FreeBytes();
+    const int64_t before = kernels::QueryDeviceMemory().free_bytes;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
@@ -222,7 +218,7 @@ void CudaExecutor::RunGraph(const Extents& extents) {
     CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    graph_bytes_ += std::max<int64_t>(0, before - FreeBytes());
+    graph_bytes_ += std::max<int64_t>(0, before - kernels::QueryDeviceMemory().free_bytes);
     found = graphs_.emplace(extents, executable).first;
   }
   CUDA_CHECK(cudaGraphLaunch(found->second, stream_));

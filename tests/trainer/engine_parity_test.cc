@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "rollout/inference_ops.h"
+#include "tests/fakes/one_sequence.h"
 #include "tests/trainer/engine_data.h"
 #include "trainer/cpu/cpu_executor.h"
 
@@ -151,20 +152,10 @@ std::vector<int32_t> NaiveGreedy(const WeightStore& store, std::vector<int32_t> 
     const int64_t n = static_cast<int64_t>(ids.size());
     rollout::KvCache cache(spec, (n + 15) / 16);
     rollout::InferenceOps ops(&store, &cache, &rope);
-    std::vector<int32_t> iota(ids.size()), blocks(static_cast<size_t>((n + 15) / 16));
-    std::iota(iota.begin(), iota.end(), 0);
-    std::iota(blocks.begin(), blocks.end(), 0);
-    kernels::SequenceSpan span;
-    span.num_rows = n;
-    span.blocks = blocks;
-    model::Batch batch;
-    batch.token_ids = ids;
-    batch.positions = iota;
-    batch.slots = iota;
-    batch.sequences = {&span, 1};
+    const fakes::OneSequence sequence(ids);
     const std::vector<int32_t> last = {static_cast<int32_t>(n - 1)};
     const kernels::TensorView logits =
-        ops.Logits(model::Forward(spec, store.layout(), batch, ops), last);
+        ops.Logits(model::Forward(spec, store.layout(), sequence.batch(), ops), last);
     const float* row = logits.f32();
     out.push_back(static_cast<int32_t>(std::max_element(row, row + logits.cols) - row));
     ids.push_back(out.back());

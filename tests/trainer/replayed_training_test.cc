@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "orchestrator/base/status.h"
 #include "rollout/inference_ops.h"
+#include "tests/fakes/one_sequence.h"
 #include "tests/trainer/engine_data.h"
 #include "trainer/cpu/cpu_executor.h"
 
@@ -147,10 +147,8 @@ std::vector<float> ScoreWithExperts(const WeightStore& store, const TrainingSequ
   const kernels::RopeTable rope(spec.rope_inv_freq, spec.max_positions);
   rollout::KvCache cache(spec, (n + 15) / 16);
   rollout::InferenceOps ops(&store, &cache, &rope);
-  std::vector<int32_t> ids(s.token_ids.begin(), s.token_ids.end() - 1), iota(ids.size()),
-      blocks(static_cast<size_t>((n + 15) / 16)), experts;
-  std::iota(iota.begin(), iota.end(), 0);
-  std::iota(blocks.begin(), blocks.end(), 0);
+  const fakes::OneSequence sequence({s.token_ids.begin(), s.token_ids.end() - 1});
+  std::vector<int32_t> experts;
   for (int64_t layer = 0; layer < spec.num_moe_layers(); ++layer) {
     for (int64_t p = 0; p < n; ++p) {
       for (int64_t k = 0; k < spec.experts_per_token; ++k) {
@@ -158,17 +156,10 @@ std::vector<float> ScoreWithExperts(const WeightStore& store, const TrainingSequ
       }
     }
   }
-  kernels::SequenceSpan span;
-  span.num_rows = n;
-  span.blocks = blocks;
-  model::Batch batch;
-  batch.token_ids = ids;
-  batch.positions = iota;
-  batch.slots = iota;
-  batch.sequences = {&span, 1};
+  model::Batch batch = sequence.batch();
   batch.replay_experts = experts;
   const kernels::TensorView logits =
-      ops.Logits(model::Forward(spec, store.layout(), batch, ops), iota);
+      ops.Logits(model::Forward(spec, store.layout(), batch, ops), sequence.rows());
   EXPECT_EQ(ops.routed_experts(), experts);
   std::vector<float> logps(s.token_ids.size());
   for (int64_t p = 0; p < n; ++p) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/staged_copy.h"
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/base/stopwatch.h"
@@ -119,9 +120,7 @@ double CudaExecutor::Step(double grad_norm, double learning_rate) {
 
 std::vector<float> CudaExecutor::Gradient() const {
   std::vector<float> values(static_cast<size_t>(grads_.bytes() / 4));
-  CUDA_CHECK(cudaMemcpyAsync(values.data(), grads_.data(), static_cast<size_t>(grads_.bytes()),
-                             cudaMemcpyDeviceToHost, stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  kernels::cuda::CopyToHost(values.data(), grads_.data(), grads_.bytes(), stream_);
   return values;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/staged_copy.h"
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 #include "trainer/optimizer_file.h"
@@ -178,9 +179,7 @@ void DeviceOptimizer::Step(const kernels::cuda::AdamWHyperparameters& h, const f
 
 std::vector<float> DeviceOptimizer::Download(Part part) const {
   std::vector<float> values(static_cast<size_t>(num_elements_));
-  CUDA_CHECK(cudaMemcpyAsync(values.data(), Device(part), values.size() * 4, cudaMemcpyDeviceToHost,
-                             stream_));
-  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  kernels::cuda::CopyToHost(values.data(), Device(part), 4 * num_elements_, stream_);
   return values;
 }
 
@@ -198,13 +197,10 @@ absl::StatusOr<int64_t> DeviceOptimizer::Load(const std::string& folder, DeviceW
                    LoadOptimizer(folder, static_cast<size_t>(num_elements_)));
   const std::vector<float>* parts[kParts] = {&state.master, &state.moment1, &state.moment2};
   for (const Part part : {kMaster, kMoment1, kMoment2}) {
-    const size_t bytes = parts[part]->size() * 4;
     if (on_host_) {
-      std::memcpy(Host(part), parts[part]->data(), bytes);
+      std::memcpy(Host(part), parts[part]->data(), parts[part]->size() * 4);
     } else {
-      CUDA_CHECK(cudaMemcpyAsync(Device(part), parts[part]->data(), bytes, cudaMemcpyHostToDevice,
-                                 stream_));
-      CUDA_CHECK(cudaStreamSynchronize(stream_));
+      kernels::cuda::CopyToDevice(Device(part), parts[part]->data(), 4 * num_elements_, stream_);
     }
   }
   if (on_host_) {

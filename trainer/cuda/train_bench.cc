@@ -36,12 +36,6 @@ absl::StatusOr<double> MeasureCeiling() {
   return 2.0 * kN * kN * kN * kRuns / stopwatch.Lap();
 }
 
-int64_t FreeBytes() {
-  size_t free_bytes = 0, total_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<int64_t>(free_bytes);
-}
-
 // Parameters that a token is multiplied with.
 double ActiveParameters(const model::ModelSpec& spec, const model::WeightLayout& layout) {
   double active = 0;
@@ -84,7 +78,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
   TrainBenchReport report;
   ASSIGN_OR_RETURN(report.ceiling_flops_per_second, MeasureCeiling());
-  const int64_t free_before = FreeBytes();
+  const int64_t free_before = kernels::QueryDeviceMemory().free_bytes;
   auto weights = std::make_shared<DeviceWeights>(spec, DType::kBFloat16);
   weights->Randomise(options.seed, nullptr);
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
@@ -128,7 +122,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   const double attention = 6.0 * static_cast<double>(options.sequence_tokens) *
                            static_cast<double>(spec.heads.q_width() * spec.num_layers);
   report.model_flops = rows * (6 * ActiveParameters(spec, weights->layout()) + attention);
-  report.memory_bytes = static_cast<double>(free_before - FreeBytes());
+  report.memory_bytes = static_cast<double>(free_before - kernels::QueryDeviceMemory().free_bytes);
   return report;
 }
 

@@ -35,8 +35,8 @@ absl::Status CheckShape(const FileTensor& found, const CheckpointTensor& wanted)
 }
 
 absl::Status NotFinite(const Piece& piece, int64_t index, float value) {
-  return InvalidInput("{}: element {} is {}: the checkpoint is damaged or its training diverged",
-                      piece.tensor->name, piece.first + index, value);
+  return InvalidInput("element {} is {}: the checkpoint is damaged or its training diverged",
+                      piece.first + index, value);
 }
 
 void AddPieces(const CheckpointTensor& wanted, const FileTensor& found, int64_t to,
@@ -102,10 +102,7 @@ absl::Status WeightStore::LoadCheckpoint(const std::string& folder) {
   kernels::ParallelFor(static_cast<int64_t>(pieces.size()),
                        [&](int64_t i) { statuses[i] = Copy(pieces[i], dtype_, flat_); });
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (statuses[i].ok()) continue;
-    const std::string& name = pieces[i].tensor->name;
-    const bool named = statuses[i].message().find(name) != absl::string_view::npos;
-    return Annotate(statuses[i], named ? folder : folder + ": " + name);
+    if (!statuses[i].ok()) return Annotate(statuses[i], folder + ": " + pieces[i].tensor->name);
   }
   return absl::OkStatus();
 }

@@ -101,6 +101,24 @@ class CudaEngineTest : public testing::Test {
     }
     return all;
   }
+  // The same requests from the CPU's engine.
+  std::vector<Generation> GenerateOnCpu(const model::WeightStore& store, const Setting& setting,
+                                        const SamplingOptions& sampling) const {
+    EngineOptions options;
+    options.scheduler = Limits(setting);
+    options.kv_blocks = setting.blocks;
+    fakes::Collector collector;
+    Engine engine(&store, nullptr, options);
+    for (uint64_t i = 0; i < 24; ++i) {
+      engine.Submit(MakeRequest(i, sampling), collector.Expect(i, 4));
+    }
+    collector.Wait();
+    std::vector<Generation> all;
+    for (uint64_t i = 0; i < 24; ++i) {
+      for (uint64_t n = 0; n < 4; ++n) all.push_back(collector.Of(i)[n]);
+    }
+    return all;
+  }
   static void ExpectSame(const std::vector<Generation>& a, const std::vector<Generation>& b,
                          const std::string& what) {
     ASSERT_EQ(a.size(), b.size());
@@ -123,15 +141,9 @@ TEST_F(CudaEngineTest, GreedyTextEqualsTheCpus) {
   greedy.temperature = 0;
   const Setting setting;
   const std::vector<Generation> gpu = Generate(MakeExecutor(*store, setting), setting, greedy);
-  fakes::Collector collector;
-  EngineOptions options;
-  options.scheduler = Limits(setting);
-  options.kv_blocks = setting.blocks;
-  Engine cpu(store.get(), nullptr, options);
-  for (uint64_t i = 0; i < 24; ++i) cpu.Submit(MakeRequest(i, greedy), collector.Expect(i, 4));
-  collector.Wait();
+  const std::vector<Generation> cpu = GenerateOnCpu(*store, setting, greedy);
   for (uint64_t i = 0; i < 24; ++i) {
-    const Generation want = collector.Of(i)[0];
+    const Generation& want = cpu[4 * i];
     const Generation& got = gpu[4 * i];
     ASSERT_EQ(got.token_ids, want.token_ids) << "request " << i;
     for (size_t t = 0; t < want.logprobs.size(); ++t) {
@@ -175,16 +187,10 @@ TEST_F(CudaEngineTest, RoutedExpertsEqualTheCpus) {
   const Setting setting;
   routed_experts_ = true;
   const std::vector<Generation> gpu = Generate(MakeExecutor(*store, setting), setting, greedy);
-  fakes::Collector collector;
-  EngineOptions options;
-  options.scheduler = Limits(setting);
-  options.kv_blocks = setting.blocks;
-  Engine cpu(store.get(), nullptr, options);
-  for (uint64_t i = 0; i < 24; ++i) cpu.Submit(MakeRequest(i, greedy), collector.Expect(i, 4));
-  collector.Wait();
+  const std::vector<Generation> cpu = GenerateOnCpu(*store, setting, greedy);
   for (uint64_t i = 0; i < 24; ++i) {
     for (uint64_t n = 0; n < 4; ++n) {
-      const Generation want = collector.Of(i)[n];
+      const Generation& want = cpu[4 * i + n];
       const Generation& got = gpu[4 * i + n];
       ASSERT_EQ(got.token_ids, want.token_ids);
       ASSERT_EQ(
@@ -225,15 +231,9 @@ TEST_F(CudaEngineTest, TopLogprobsAreTheCpusAndDependOnNothingElse) {
   top_logprobs_ = 5;
   const std::vector<Generation> gpu = Generate(MakeExecutor(*store, plain), plain, greedy);
   ExpectSame(gpu, unasked, "looking changes no token");
-  fakes::Collector collector;
-  EngineOptions options;
-  options.scheduler = Limits(plain);
-  options.kv_blocks = plain.blocks;
-  Engine cpu(store.get(), nullptr, options);
-  for (uint64_t i = 0; i < 24; ++i) cpu.Submit(MakeRequest(i, greedy), collector.Expect(i, 4));
-  collector.Wait();
+  const std::vector<Generation> cpu = GenerateOnCpu(*store, plain, greedy);
   for (uint64_t i = 0; i < 24; ++i) {
-    const Generation want = collector.Of(i)[0];
+    const Generation& want = cpu[4 * i];
     const Generation& got = gpu[4 * i];
     ASSERT_EQ(got.top_logprobs.size(), (i % 3 == 2 ? 0 : 5) * got.token_ids.size());
     ASSERT_EQ(got.top_logprobs.size(), want.top_logprobs.size());

@@ -15,12 +15,6 @@
 namespace orrery::rollout::cuda {
 namespace {
 
-int64_t FreeBytes() {
-  size_t free_bytes = 0, total_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<int64_t>(free_bytes);
-}
-
 class CudaSleepTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -53,11 +47,11 @@ class CudaSleepTest : public testing::Test {
     }
     for (int i = 0; sleep && i < 3; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      const int64_t before = FreeBytes();
+      const int64_t before = kernels::QueryDeviceMemory().free_bytes;
       EXPECT_TRUE(engine.Sleep().ok());
       const int64_t large =
           weights->bytes() + CudaOps::KvBytes(spec_, kernels::DType::kBFloat16, options_.kv_blocks);
-      EXPECT_GE(FreeBytes() - before, large * 95 / 100);
+      EXPECT_GE(kernels::QueryDeviceMemory().free_bytes - before, large * 95 / 100);
       EXPECT_TRUE(engine.Wake().ok());
       EXPECT_EQ(weights->data(), at);
     }

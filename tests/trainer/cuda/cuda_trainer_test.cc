@@ -12,6 +12,7 @@
 #include "rollout/engine.h"
 #include "tests/fakes/collector.h"
 #include "tests/fakes/tiny_models.h"
+#include "tests/trainer/cuda/dense_model.h"
 #include "tests/trainer/model/temp_folder.h"
 #include "tests/trainer/training_data.h"
 #include "trainer/cpu/cpu_executor.h"
@@ -26,11 +27,6 @@ using model::DeviceWeights;
 using model::WeightStore;
 
 // Shapes that run on tensor cores: dense with biases, dense with norms, and experts.
-constexpr const char* kDense = R"({"vocab_size": 512, "num_hidden_layers": 3, "hidden_size": 256,
-  "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512,
-  "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 512, "hidden_act": "silu",
-  "torch_dtype": "bfloat16", "initializer_range": 0.05, "tie_word_embeddings": true,
-  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"})";
 constexpr const char* kBiased = R"({"vocab_size": 500, "num_hidden_layers": 2, "hidden_size": 128,
   "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 256,
   "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 512, "hidden_act": "silu",

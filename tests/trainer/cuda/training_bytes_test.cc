@@ -124,12 +124,6 @@ class TrainingBytesOnGpuTest : public testing::TestWithParam<Case> {
   }
 };
 
-int64_t UsedBytes() {
-  size_t free_bytes = 0, total_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<int64_t>(total_bytes - free_bytes);
-}
-
 absl::Status OneStep(CudaExecutor* executor, std::span<const MicroBatch> micros) {
   RETURN_IF_ERROR(executor->ForwardBackward(
       micros, 1,
@@ -159,10 +153,10 @@ TEST_P(TrainingBytesOnGpuTest, DryRunIsWhatTheStepTakes) {
     ASSERT_TRUE(OneStep(warm.get(), LargestMicroBatches({512, 128})).ok());
   }
   CUDA_CHECK(cudaDeviceSynchronize());
-  const int64_t before = UsedBytes();
+  const int64_t before = kernels::QueryDeviceMemory().taken_bytes();
   const auto executor = *CudaExecutor::Create(nullptr, weights, nullptr, device, options);
   ASSERT_TRUE(OneStep(executor.get(), micros).ok());
-  const int64_t taken = UsedBytes() - before;
+  const int64_t taken = kernels::QueryDeviceMemory().taken_bytes() - before;
   const TrainingBytes got = executor->activation_bytes();
   const TrainingBytes planned = CudaTrainingOps::DryRun(spec, DType::kBFloat16, device,
                                                         Options(c.recompute, c.numerics), micros);
