@@ -57,18 +57,25 @@ CudaExecutor::Extents CudaExecutor::Most(const OpsLimits& limits) {
 
 int64_t CudaExecutor::BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
                                   const kernels::DeviceLimits& device, const OpsLimits& limits) {
+  const BufferSizes sizes(spec, device, limits);
+  return CudaOps::BufferBytes(spec, dtype, device, limits) + sizes.input + sizes.copies +
+         sizes.sampler_workspace + sizes.output + sizes.top_workspace + sizes.top_output;
+}
+
+CudaExecutor::BufferSizes::BufferSizes(const model::ModelSpec& spec,
+                                       const kernels::DeviceLimits& device,
+                                       const OpsLimits& limits) {
   const Extents most = Most(limits);
-  int64_t top_bytes = 0;
-  if (limits.top_logprobs > 0) {
-    top_bytes =
-        kernels::PlanTopLogprobs(limits.max_logit_rows, spec.vocab_size, limits.top_logprobs,
-                                 device)
-            .workspace_bytes +
-        most.samples * limits.top_logprobs * static_cast<int64_t>(sizeof(kernels::TopLogprob));
-  }
-  return top_bytes + CudaOps::BufferBytes(spec, dtype, device, limits) + InputLayout(most).bytes +
-         (static_cast<int64_t>(sizeof(kernels::KvCopy)) + 16) * most.samples +
-         kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, spec.vocab_size);
+  input = InputLayout(most).bytes;
+  copies = static_cast<int64_t>(sizeof(kernels::KvCopy)) * most.samples;
+  sampler_workspace = kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, spec.vocab_size);
+  output = 16 * most.samples;
+  if (limits.top_logprobs == 0) return;
+  top_workspace =
+      kernels::PlanTopLogprobs(limits.max_logit_rows, spec.vocab_size, limits.top_logprobs, device)
+          .workspace_bytes;
+  top_output =
+      most.samples * limits.top_logprobs * static_cast<int64_t>(sizeof(kernels::TopLogprob));
 }
 
 CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLimits& device,
@@ -78,25 +85,18 @@ CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLi
       stream_(NewStream()),
       ops_(weights, device, limits, stream_),
       device_(device) {
-  const Extents most = Most(limits);
-  const int64_t input_bytes = InputLayout(most).bytes;
-  input_ = DeviceBuffer(input_bytes);
-  copies_ = DeviceBuffer(static_cast<int64_t>(sizeof(kernels::KvCopy)) * most.samples);
-  sampler_workspace_ = DeviceBuffer(
-      kernels::cuda::SamplerWorkspaceBytes(limits.max_logit_rows, weights->spec().vocab_size));
-  output_ = DeviceBuffer(16 * most.samples);
-  if (limits.top_logprobs > 0) {
-    const kernels::TopLogprobsPlan plan = kernels::PlanTopLogprobs(
-        limits.max_logit_rows, spec_.vocab_size, limits.top_logprobs, device);
-    top_workspace_ = DeviceBuffer(plan.workspace_bytes);
-    top_output_ = DeviceBuffer(most.samples * limits.top_logprobs *
-                               static_cast<int64_t>(sizeof(kernels::TopLogprob)));
-    for (PinnedBuffer& buffer : pinned_top_) buffer = PinnedBuffer(top_output_.bytes());
-  }
+  const BufferSizes sizes(spec_, device, limits);
+  input_ = DeviceBuffer(sizes.input);
+  copies_ = DeviceBuffer(sizes.copies);
+  sampler_workspace_ = DeviceBuffer(sizes.sampler_workspace);
+  output_ = DeviceBuffer(sizes.output);
+  top_workspace_ = DeviceBuffer(sizes.top_workspace);
+  top_output_ = DeviceBuffer(sizes.top_output);
   for (int i = 0; i < kMaxInFlight; ++i) {
-    pinned_input_[i] = PinnedBuffer(input_bytes);
-    pinned_copies_[i] = PinnedBuffer(copies_.bytes());
-    pinned_output_[i] = PinnedBuffer(output_.bytes());
+    pinned_input_[i] = PinnedBuffer(sizes.input);
+    pinned_copies_[i] = PinnedBuffer(sizes.copies);
+    pinned_output_[i] = PinnedBuffer(sizes.output);
+    pinned_top_[i] = PinnedBuffer(sizes.top_output);
     CUDA_CHECK(cudaEventCreateWithFlags(&done_[i], cudaEventDisableTiming));
   }
 }

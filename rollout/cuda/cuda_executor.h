@@ -96,6 +96,13 @@ class CudaExecutor {
     int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, attention_tiles,
         lone_rows, tables, bytes;
   };
+  // Bytes of the buffers that construction takes.
+  struct BufferSizes {
+    BufferSizes(const model::ModelSpec& spec, const kernels::DeviceLimits& device,
+                const OpsLimits& limits);
+    int64_t input = 0, copies = 0, sampler_workspace = 0, output = 0, top_workspace = 0,
+            top_output = 0;
+  };
   static Extents Most(const OpsLimits& limits);
   Extents RoundUp(const Step& step) const;
   void Fill(const Step& step, const Extents& extents, std::byte* to) const;

@@ -84,12 +84,19 @@ int64_t CudaOps::BufferBytes(const model::ModelSpec& spec, DType dtype,
   if (limits.numerics == Numerics::kFast) bytes += kernels::cuda::LinearLibrary::kWorkspaceBytes;
   for (const BufferShape& s : Shapes(spec, dtype, limits))
     bytes += s.rows * s.cols * SizeOf(s.dtype);
-  if (spec.has_moe()) {
-    bytes += 4 * (spec.num_layers * spec.num_experts + spec.num_experts * limits.max_rows +
-                  2 * limits.max_rows * spec.experts_per_token) +
-             limits.max_rows * RoutedRowBytes(spec);
-  }
-  return bytes;
+  const ExpertBuffers experts = SizesOfExpertBuffers(spec, limits);
+  return bytes + experts.counts + experts.slots + experts.ids + experts.weights + experts.routed;
+}
+
+CudaOps::ExpertBuffers CudaOps::SizesOfExpertBuffers(const model::ModelSpec& spec,
+                                                     const OpsLimits& limits) {
+  ExpertBuffers sizes;
+  if (!spec.has_moe()) return sizes;
+  sizes.counts = 4 * spec.num_layers * spec.num_experts;
+  sizes.slots = 4 * spec.num_experts * limits.max_rows;
+  sizes.ids = sizes.weights = 4 * limits.max_rows * spec.experts_per_token;
+  sizes.routed = limits.max_rows * RoutedRowBytes(spec);
+  return sizes;
 }
 
 CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& device,
@@ -116,13 +123,12 @@ CudaOps::CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& devi
   for (int i = 0; i < kNumRoles; ++i) {
     buffers_[i] = DeviceBuffer(shapes[i].rows * shapes[i].cols * SizeOf(shapes[i].dtype));
   }
-  if (spec_.has_moe()) {
-    expert_counts_ = DeviceBuffer(4 * spec_.num_layers * spec_.num_experts);
-    expert_slots_ = DeviceBuffer(4 * spec_.num_experts * limits.max_rows);
-    expert_ids_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
-    expert_weights_ = DeviceBuffer(4 * limits.max_rows * spec_.experts_per_token);
-    routed_experts_ = DeviceBuffer(limits.max_rows * RoutedRowBytes(spec_));
-  }
+  const ExpertBuffers experts = SizesOfExpertBuffers(spec_, limits);
+  expert_counts_ = DeviceBuffer(experts.counts);
+  expert_slots_ = DeviceBuffer(experts.slots);
+  expert_ids_ = DeviceBuffer(experts.ids);
+  expert_weights_ = DeviceBuffer(experts.weights);
+  routed_experts_ = DeviceBuffer(experts.routed);
   CUDA_CHECK(cudaMemsetAsync(attention_workspace_.data(), 0,
                              static_cast<size_t>(attention_workspace_.bytes()), stream));
   if (limits.kv_at_once) TakeKv();

@@ -67,7 +67,7 @@ class CudaOps : public model::Ops {
   CudaOps(const DeviceWeights* weights, const kernels::DeviceLimits& device,
           const OpsLimits& limits, cudaStream_t stream);
 
-  // Bytes of device memory that construction takes: buffers, and keys and values.
+  // Bytes of device memory that construction takes beside keys and values.
   static int64_t BufferBytes(const model::ModelSpec& spec, kernels::DType dtype,
                              const kernels::DeviceLimits& device, const OpsLimits& limits);
   static int64_t KvBytes(const model::ModelSpec& spec, kernels::DType dtype, int64_t kv_blocks,
@@ -133,6 +133,11 @@ class CudaOps : public model::Ops {
   static int64_t RoutedRowBytes(const model::ModelSpec& spec) {
     return spec.num_moe_layers() * spec.experts_per_token * spec.expert_id_bytes();
   }
+  // Bytes of what routed layers need beside the roles; zeros where there are none.
+  struct ExpertBuffers {
+    int64_t counts = 0, slots = 0, ids = 0, weights = 0, routed = 0;
+  };
+  static ExpertBuffers SizesOfExpertBuffers(const model::ModelSpec& spec, const OpsLimits& limits);
   // Largest extents of each role.
   static std::vector<BufferShape> Shapes(const model::ModelSpec& spec, kernels::DType dtype,
                                          const OpsLimits& limits);
