@@ -86,10 +86,11 @@ void AddTraining(CLI::App& app, CommandLine& line) {
       ->add_option("DIR", line.path, "the run directory")
       ->required();
   CLI::App* eval = Add(app, line, "eval", "evaluate a model on an experiment's evals", [&] {
-    return Done(commands::Eval({line.run, line.checkpoint}));
+    return Done(commands::Eval({line.run, line.checkpoint, line.folder}));
   });
   AddExperiment(eval, line);
   eval->add_option("--checkpoint", line.checkpoint, "a model folder in place of model.path");
+  eval->add_option("--samples", line.folder, "write every sample to NAME.jsonl.zst in this folder");
 }
 
 void AddPlan(CLI::App& app, CommandLine& line) {
@@ -120,6 +121,7 @@ void AddReading(CLI::App& app, CommandLine& line) {
       });
   inspect->add_option("DIR", line.path, "a run directory or a samples file")->required();
   inspect->add_option("--step", line.filter.step, "which step; the last one where not given");
+  inspect->add_option("--eval", line.filter.eval, "of the evaluation of this name (evals)");
   inspect->add_option("--min-reward", line.filter.min_reward,
                       "only episodes with this score or more");
   inspect->add_option("--max-reward", line.filter.max_reward,

@@ -27,6 +27,7 @@ absl::StatusOr<Ending> Resume(const std::string& directory);
 struct EvalArguments {
   RunArguments run;
   std::string checkpoint;  // instead of model.path
+  std::string samples;     // folder for them; empty: they are not written
 };
 absl::Status Eval(const EvalArguments& arguments);
 

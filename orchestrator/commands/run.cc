@@ -51,9 +51,7 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   parts.journal = outputs->journal.get();
   parts.sinks = outputs->sinks();
   parts.trace = outputs->trace.get();
-  parts.pieces = [codec = session->codec.get()](std::span<const int32_t> ids) {
-    return codec->Pieces(ids);
-  };
+  parts.pieces = session->Pieces();
   parts.note = [console = outputs->console.get()](std::string_view text) { console->Note(text); };
   parts.machine_metrics = MachineMetrics(session);
   parts.interrupted = &interrupted;

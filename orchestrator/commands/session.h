@@ -13,6 +13,7 @@
 #include "orchestrator/data/dataset.h"
 #include "orchestrator/loop/evaluation.h"
 #include "orchestrator/run/metrics.h"
+#include "orchestrator/run/samples.h"
 #include "rollout/engine.h"
 #include "rollout/episodes/runner.h"
 #include "rollout/text/codec.h"
@@ -38,6 +39,11 @@ struct Session {
   std::unique_ptr<rollout::Engine> engine;          // goes before what it borrows
   std::unique_ptr<EpisodeRunner> runner;
   std::vector<EvalTask> evals;
+
+  // Thread-safe, for as long as the session lives.
+  run::PieceDecoder Pieces() const {
+    return [codec = codec.get()](std::span<const int32_t> ids) { return codec->Pieces(ids); };
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& experiment,

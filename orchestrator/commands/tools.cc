@@ -75,8 +75,20 @@ absl::Status Eval(const EvalArguments& arguments) {
   SessionOptions options;
   options.for_training = false;
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, MakeSession(experiment, options));
+  if (!arguments.samples.empty()) RETURN_IF_ERROR(MakeFolders(arguments.samples));
   for (const EvalTask& task : session->evals) {
-    ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
+    run::SamplesWriter samples(
+        fmt::format("{}/{}.jsonl.zst", arguments.samples, run::SafeFileName(task.name)), /*step=*/0,
+        session->Pieces());
+    EvalRecord record;
+    if (!arguments.samples.empty()) {
+      record = [&](const std::vector<EpisodeGroup>& groups) {
+        samples.Add(groups);
+        return absl::OkStatus();
+      };
+    }
+    ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task, record));
+    if (record) RETURN_IF_ERROR(samples.Finish());
     PrintEval(task.name, result);
   }
   return absl::OkStatus();

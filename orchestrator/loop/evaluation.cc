@@ -81,7 +81,7 @@ double PassAtK(int64_t n, int64_t correct, int64_t k) {
   return 1 - miss;
 }
 
-absl::StatusOr<EvalResult> Evaluate(const EvalTask& task) {
+absl::StatusOr<EvalResult> Evaluate(const EvalTask& task, const EvalRecord& record) {
   EvalResult result;
   for (int64_t k = 1; k <= task.samples; k *= 2) result.pass_at_k.push_back({k, 0});
   Totals totals;
@@ -95,6 +95,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalTask& task) {
     for (const EpisodeGroup& group : groups) {
       AddGroup(group, result, &totals, &result.failed, &result.prompts);
     }
+    if (record) RETURN_IF_ERROR(record(std::move(groups)));
   }
   if (result.prompts == 0) {
     return Failed("evaluation {}: none of {} episodes could be scored", task.name, result.failed);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,8 +34,11 @@ struct EvalResult {
   std::vector<std::pair<int64_t, double>> pass_at_k;  // k = 1, 2, 4 ... n
 };
 
+// What becomes of the groups, in the dataset's order, once they are counted.
+using EvalRecord = std::function<absl::Status(std::vector<EpisodeGroup>)>;
+
 // Seeds depend on (run seed, prompt, sample) alone: two evaluations of equal weights are equal.
-absl::StatusOr<EvalResult> Evaluate(const EvalTask& task);
+absl::StatusOr<EvalResult> Evaluate(const EvalTask& task, const EvalRecord& record = nullptr);
 
 // Wilson's score interval at 95 % for `successes` of n, successes being a sum of scores in [0, 1].
 std::pair<double, double> WilsonInterval(double successes, int64_t n);

@@ -1,12 +1,13 @@
 #include "orchestrator/loop/loop.h"
 
-#include <future>
+#include <memory>
 #include <optional>
 
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/base/stopwatch.h"
 #include "orchestrator/loop/batcher.h"
+#include "orchestrator/loop/recorder.h"
 #include "orchestrator/run/metric_names.h"
 #include "orchestrator/run/step_metrics.h"
 
@@ -20,7 +21,9 @@ class Loop {
         state_(std::move(state)),
         parts_(parts),
         order_(parts.dataset->size(), HashSeed({static_cast<uint64_t>(experiment.run.seed), 1}),
-               experiment.data.shuffle) {}
+               experiment.data.shuffle),
+        recorder_({parts.directory->paths(), experiment.output.samples, parts.pieces, parts.sinks,
+                   parts.trace, static_cast<int32_t>(Phase::kWrite)}) {}
 
   absl::StatusOr<LoopEnd> Run() {
     if (state_.step == 0) RETURN_IF_ERROR(EvaluateBeforeTheFirstStep());
@@ -42,39 +45,29 @@ class Loop {
     run::StepMetrics metrics(state_.step + 1);
 
     // Rollout and rewards; with dynamic sampling until enough groups have signal.
-    std::vector<EpisodeGroup> groups;
-    RETURN_IF_ERROR(Collect(&groups, &seconds));
+    auto groups = std::make_shared<std::vector<EpisodeGroup>>();
+    RETURN_IF_ERROR(Collect(groups.get(), &seconds));
+    RETURN_IF_ERROR(recorder_.Wait());  // for the step before, as a rule written by now
 
     // Advantages, batches and optimizer steps.
     watch.Lap();
-    parts_.advantages(&groups);
-    // Samples are written while the model learns from them, and before the step's metrics.
-    std::future<absl::Status> written = WriteSamples(groups, metrics.step());
-    ASSIGN_OR_RETURN(const std::optional<TrainStats> trained, TrainOn(groups, metrics.step()));
+    parts_.advantages(groups.get());
+    RETURN_IF_ERROR(recorder_.WriteSamples(metrics.step(), groups));
+    ASSIGN_OR_RETURN(const std::optional<TrainStats> trained, TrainOn(*groups, metrics.step()));
     const TrainStats stats = trained.value_or(TrainStats{});
     seconds.train = watch.Lap() - stats.sync_s;
     seconds.sync = stats.sync_s;
     RETURN_IF_ERROR(CheckMismatch(stats, metrics.step()));
 
-    // The record of the step: counts close, every sample is written.
+    // The record of the step: counts close.
     ++state_.step;
-    run::AddRolloutMetrics(groups, &metrics);
+    run::AddRolloutMetrics(*groups, &metrics);
     if (trained) run::AddTrainMetrics(*trained, &metrics);
-    RETURN_IF_ERROR(written.get());
-    RETURN_IF_ERROR(RunEvals(state_.step, &metrics));
+    RETURN_IF_ERROR(RunEvals(state_.step, &metrics, &seconds.eval));
     seconds.step = whole.Lap();
-    run::AddPerfMetrics(seconds, groups, stats, &metrics);
+    run::AddPerfMetrics(seconds, *groups, stats, &metrics);
     if (parts_.machine_metrics) parts_.machine_metrics(&metrics);
-    return Write(metrics);
-  }
-
-  // groups: until the future is ready or gone (its destructor waits).
-  std::future<absl::Status> WriteSamples(const std::vector<EpisodeGroup>& groups,
-                                         int64_t step) const {
-    return std::async(std::launch::async, [this, &groups, step] {
-      if (!experiment_.output.samples) return absl::OkStatus();
-      return run::WriteSamples(parts_.directory->paths().root, step, groups, parts_.pieces);
-    });
+    return recorder_.WriteMetrics(std::move(metrics), std::move(groups));
   }
 
   // Optimizer steps inside the weight transaction. Where no group has a signal, the tokens are
@@ -190,17 +183,25 @@ class Loop {
   absl::Status EvaluateBeforeTheFirstStep() {
     if (parts_.evals->empty()) return absl::OkStatus();
     run::StepMetrics metrics(0);
-    RETURN_IF_ERROR(RunEvals(0, &metrics));
-    return Write(metrics);
+    double seconds = 0;
+    RETURN_IF_ERROR(RunEvals(0, &metrics, &seconds));
+    metrics.Set(run::metric::kEvalSeconds, seconds);
+    return recorder_.WriteMetrics(std::move(metrics));
   }
 
-  absl::Status RunEvals(int64_t step, run::StepMetrics* metrics) {
+  absl::Status RunEvals(int64_t step, run::StepMetrics* metrics, double* seconds) {
     for (const EvalTask& task : *parts_.evals) {
       const bool due =
           step == 0 || step == experiment_.run.steps || (task.every > 0 && step % task.every == 0);
       if (!due) continue;
+      Stopwatch watch;
       const run::TraceSpan span = Span(Phase::kEval, step);
-      ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task));
+      const auto record = [&](std::vector<EpisodeGroup> groups) {
+        return recorder_.AddEval(step, task.name, std::move(groups));
+      };
+      ASSIGN_OR_RETURN(const EvalResult result, Evaluate(task, record));
+      RETURN_IF_ERROR(recorder_.EndEval(step));
+      *seconds += watch.Lap();
       metrics->Set(run::metric::Eval(task.name, "accuracy"), result.accuracy);
       metrics->Set(run::metric::Eval(task.name, "accuracy_low"), result.low);
       metrics->Set(run::metric::Eval(task.name, "accuracy_high"), result.high);
@@ -216,13 +217,9 @@ class Loop {
     return absl::OkStatus();
   }
 
-  absl::Status Write(const run::StepMetrics& metrics) {
-    for (run::MetricSink* sink : parts_.sinks) RETURN_IF_ERROR(sink->Write(metrics));
-    return absl::OkStatus();
-  }
-
   absl::Status Checkpoint() {
     const run::TraceSpan span = Span(Phase::kSave, state_.step);
+    RETURN_IF_ERROR(recorder_.Wait());
     run::Checkpoints& checkpoints = parts_.directory->checkpoints();
     for (run::MetricSink* sink : parts_.sinks) RETURN_IF_ERROR(sink->Flush());
     if (parts_.trace != nullptr) RETURN_IF_ERROR(parts_.trace->Flush());
@@ -247,18 +244,19 @@ class Loop {
   LoopState state_;
   LoopParts& parts_;
   const data::DatasetOrder order_;
+  Recorder recorder_;
 };
 
 }  // namespace
 
 const char* PhaseName(Phase phase) {
-  constexpr const char* kNames[] = {"generate", "reward", "train", "sync", "eval", "save"};
+  constexpr const char* kNames[] = {"generate", "reward", "train", "sync", "eval", "save", "write"};
   return kNames[static_cast<int32_t>(phase) - 1];
 }
 
 void NamePhases(std::string_view run, run::TraceWriter* trace) {
   trace->NameProcess(run);
-  for (auto p = static_cast<int32_t>(Phase::kGenerate); p <= static_cast<int32_t>(Phase::kSave);
+  for (auto p = static_cast<int32_t>(Phase::kGenerate); p <= static_cast<int32_t>(Phase::kWrite);
        ++p) {
     trace->NameTrack(p, PhaseName(static_cast<Phase>(p)));
   }

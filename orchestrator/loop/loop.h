@@ -5,10 +5,13 @@
 //
 //   dataset order ──> prompts ──> episodes ──|──> rewards ──|──> advantages, batches
 //                                  (engine)                        |
-//                     next step <──|── metrics, samples,  <──|── optimizer steps
-//                                      evaluation, checkpoint      (weight transaction)
+//                     next step <──|── evaluation,  <────────|── optimizer steps
+//                                      checkpoint                  (weight transaction)
 //
-// One thread runs it. Everything is borrowed from the caller and outlives it.
+// One thread runs it; another one writes (Recorder): a step's samples from the time that they have
+// their advantages, then its metrics. That goes on into the next step's rollout: the loop waits for
+// it before the advantages that follow, and before a checkpoint. Everything is borrowed from the
+// caller and outlives the loop.
 #pragma once
 
 #include <atomic>
@@ -51,7 +54,7 @@ struct LoopParts {
 };
 
 // Rows of trace.json, from the top.
-enum class Phase : int32_t { kGenerate = 1, kReward, kTrain, kSync, kEval, kSave };
+enum class Phase : int32_t { kGenerate = 1, kReward, kTrain, kSync, kEval, kSave, kWrite };
 const char* PhaseName(Phase phase);
 void NamePhases(std::string_view run, run::TraceWriter* trace);
 

@@ -114,17 +114,23 @@ void PrintEpisode(const RecordedEpisode& recorded, bool color, bool top_logprobs
   fmt::print(out, "\n");
 }
 
-absl::StatusOr<std::string> SamplesFile(const std::string& path, std::optional<int64_t> step) {
+absl::StatusOr<std::string> SamplesFile(const std::string& path, const SampleFilter& filter) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return path;
-  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, SampleSteps(path));
-  if (steps.empty()) return NotFound("{} has no samples: was output.samples off?", path);
-  const int64_t wanted = step.value_or(steps.back());
-  for (const int64_t recorded : steps) {
-    if (recorded == wanted) return RunPaths(path).samples_of(wanted);
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, SampleSteps(path, filter.eval));
+  const std::string of = filter.eval ? fmt::format(" of evaluation '{}'", *filter.eval) : "";
+  if (steps.empty()) {
+    return NotFound("{} has no samples{}: was output.samples off{}?", path, of,
+                    filter.eval ? ", or is it another one of evals" : "");
   }
-  return NotFound("{} has no samples of step {}: it has those of {} steps from {} to {}", path,
-                  wanted, steps.size(), steps.front(), steps.back());
+  const int64_t wanted = filter.step.value_or(steps.back());
+  const RunPaths paths(path);
+  for (const int64_t recorded : steps) {
+    if (recorded != wanted) continue;
+    return filter.eval ? paths.eval_samples_of(wanted, *filter.eval) : paths.samples_of(wanted);
+  }
+  return NotFound("{} has no samples of step {}{}: it has those of {} steps from {} to {}", path,
+                  wanted, of, steps.size(), steps.front(), steps.back());
 }
 
 }  // namespace
@@ -166,7 +172,7 @@ std::string ForTerminal(std::string_view text) {
 
 absl::StatusOr<int64_t> PrintSamples(const std::string& path, const SampleFilter& filter,
                                      const ConsoleTraits& traits, std::FILE* out) {
-  ASSIGN_OR_RETURN(const std::string file, SamplesFile(path, filter.step));
+  ASSIGN_OR_RETURN(const std::string file, SamplesFile(path, filter));
   int64_t matched = 0;
   int64_t all = 0;
   RETURN_IF_ERROR(ForEachEpisode(file, [&](const RecordedEpisode& recorded) {

@@ -17,7 +17,8 @@
 namespace orrery::run {
 
 struct SampleFilter {
-  std::optional<int64_t> step;  // the last recorded one where not given
+  std::optional<int64_t> step;      // the last recorded one where not given
+  std::optional<std::string> eval;  // of this evaluation; otherwise of training
   std::optional<double> min_reward;
   std::optional<double> max_reward;
   std::optional<FinishReason> finish_reason;

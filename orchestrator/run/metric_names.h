@@ -70,7 +70,11 @@ inline constexpr std::string_view kRolloutSeconds = "perf/rollout_s";
 inline constexpr std::string_view kRewardSeconds = "perf/reward_s";
 inline constexpr std::string_view kTrainSeconds = "perf/train_s";
 inline constexpr std::string_view kSyncSeconds = "perf/sync_s";
+inline constexpr std::string_view kEvalSeconds = "perf/eval_s";
 inline constexpr std::string_view kOtherSeconds = "perf/other_s";
+// Writing the step's samples, beside the step and the rollout that follows: in step_s only where
+// the loop had to wait for it, as other_s of the step after.
+inline constexpr std::string_view kWriteSeconds = "perf/write_s";
 inline constexpr std::string_view kRolloutTokensPerSecond = "perf/rollout_tokens_per_s";
 inline constexpr std::string_view kTrainTokensPerSecond = "perf/train_tokens_per_s";
 inline constexpr std::string_view kRssBytes = "perf/rss_bytes";

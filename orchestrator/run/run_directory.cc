@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSamplesSuffix = ".jsonl.zst";
+constexpr std::string_view kEvalInfix = ".eval-";
 
 bool Exists(const std::string& path) {
   std::error_code error;
@@ -88,21 +90,67 @@ absl::Status RemoveTemporaries(const std::string& folder) {
   return absl::OkStatus();
 }
 
-absl::Status RemoveSamplesAfter(const std::string& run_directory, int64_t step) {
-  const RunPaths paths(run_directory);
-  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, SampleSteps(run_directory));
-  for (const int64_t recorded : steps) {
-    if (recorded <= step) continue;
-    const std::string path = paths.samples_of(recorded);
-    if (::unlink(path.c_str()) != 0) return ErrnoStatus("cannot remove", path, errno);
+struct SamplesFile {
+  int64_t step = 0;
+  std::optional<std::string> eval;  // as it stands in the name; none: of a training step
+  std::string path;
+};
+
+// step-N.jsonl.zst or step-N.eval-NAME.jsonl.zst.
+std::optional<SamplesFile> ParseSamplesName(std::string_view name) {
+  if (const auto step = StepOfName(name, "step-", kSamplesSuffix)) {
+    return SamplesFile{*step, std::nullopt, ""};
+  }
+  const size_t at = name.find(kEvalInfix);
+  if (at == std::string_view::npos || !name.ends_with(kSamplesSuffix)) return std::nullopt;
+  const auto step = StepOfName(name.substr(0, at), "step-", "");
+  if (!step) return std::nullopt;
+  std::string_view eval = name.substr(at + kEvalInfix.size());
+  eval.remove_suffix(std::min(eval.size(), kSamplesSuffix.size()));
+  return SamplesFile{*step, std::string(eval), ""};
+}
+
+// Of training and of evaluations.
+absl::StatusOr<std::vector<SamplesFile>> SamplesFiles(const RunPaths& paths) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, FileNames(paths.samples()));
+  std::vector<SamplesFile> files;
+  for (const std::string& name : names) {
+    std::optional<SamplesFile> file = ParseSamplesName(name);
+    if (!file) continue;
+    file->path = paths.samples() + "/" + name;
+    files.push_back(*std::move(file));
+  }
+  return files;
+}
+
+absl::Status RemoveSamplesAfter(const RunPaths& paths, int64_t step) {
+  ASSIGN_OR_RETURN(const std::vector<SamplesFile> files, SamplesFiles(paths));
+  for (const SamplesFile& file : files) {
+    if (file.step <= step) continue;
+    if (::unlink(file.path.c_str()) != 0) return ErrnoStatus("cannot remove", file.path, errno);
   }
   return SyncPath(paths.samples());
 }
 
 }  // namespace
 
+std::string SafeFileName(std::string_view name) {
+  std::string safe;
+  for (const char c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_' || c == '.';
+    safe += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return safe;
+}
+
 std::string RunPaths::samples_of(int64_t step) const {
   return fmt::format("{}/step-{}{}", samples(), step, kSamplesSuffix);
+}
+
+std::string RunPaths::eval_samples_of(int64_t step, std::string_view eval) const {
+  return fmt::format("{}/step-{}{}{}{}", samples(), step, kEvalInfix, SafeFileName(eval),
+                     kSamplesSuffix);
 }
 
 bool HoldsRun(const std::string& directory) { return Exists(RunPaths(directory).experiment()); }
@@ -115,12 +163,13 @@ absl::Status CheckHoldsNoRun(const std::string& directory) {
       directory);
 }
 
-absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                   FileNames(RunPaths(run_directory).samples()));
+absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory,
+                                                 std::optional<std::string_view> eval) {
+  ASSIGN_OR_RETURN(const std::vector<SamplesFile> files, SamplesFiles(RunPaths(run_directory)));
   std::vector<int64_t> steps;
-  for (const std::string& name : names) {
-    if (const auto step = StepOfName(name, "step-", kSamplesSuffix)) steps.push_back(*step);
+  for (const SamplesFile& file : files) {
+    const bool wanted = eval ? file.eval == SafeFileName(*eval) : !file.eval;
+    if (wanted) steps.push_back(file.step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -166,7 +215,7 @@ absl::Status RunDirectory::TruncateAfter(int64_t step) {
   RETURN_IF_ERROR(checkpoints_.RemoveAfter(step));
   RETURN_IF_ERROR(KeepMetricsUpTo(paths_.metrics(), step));
   RETURN_IF_ERROR(KeepEventsUpTo(paths_.events(), step));
-  RETURN_IF_ERROR(RemoveSamplesAfter(paths_.root, step));
+  RETURN_IF_ERROR(RemoveSamplesAfter(paths_, step));
   return KeepTensorBoardUpTo(paths_.tensorboard(), step);
 }
 
@@ -175,9 +224,9 @@ absl::Status RunDirectory::CommitCheckpoint(int64_t step) {
     if (Exists(path)) RETURN_IF_ERROR(SyncPath(path));
   }
   ASSIGN_OR_RETURN(const std::optional<int64_t> previous, checkpoints_.Latest());
-  ASSIGN_OR_RETURN(const std::vector<int64_t> sample_steps, SampleSteps(paths_.root));
-  for (const int64_t sampled : sample_steps) {
-    if (!previous || sampled > *previous) RETURN_IF_ERROR(SyncPath(paths_.samples_of(sampled)));
+  ASSIGN_OR_RETURN(const std::vector<SamplesFile> files, SamplesFiles(paths_));
+  for (const SamplesFile& file : files) {
+    if (!previous || file.step > *previous) RETURN_IF_ERROR(SyncPath(file.path));
   }
   RETURN_IF_ERROR(SyncPath(paths_.samples()));
   RETURN_IF_ERROR(SyncPath(paths_.root));

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@
 
 namespace orrery::run {
 
+// The name with %XX for every byte that is no letter, digit, '-', '_' or '.'.
+std::string SafeFileName(std::string_view name);
+
 // Where things are in the run directory `directory`.
 struct RunPaths {
   explicit RunPaths(std::string directory) : root(std::move(directory)) {}
@@ -36,6 +40,7 @@ struct RunPaths {
   std::string tensorboard() const { return root + "/tb"; }
   std::string samples() const { return root + "/samples"; }
   std::string samples_of(int64_t step) const;
+  std::string eval_samples_of(int64_t step, std::string_view eval) const;
   std::string checkpoints() const { return root + "/checkpoints"; }
   std::string report() const { return root + "/report.html"; }
   std::string trace() const { return root + "/trace.json"; }
@@ -83,7 +88,8 @@ bool HoldsRun(const std::string& directory);
 // The refusal of Create(), for asking before work is spent on a run that has no place.
 absl::Status CheckHoldsNoRun(const std::string& directory);
 
-// Steps that have a samples file, ascending.
-absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory);
+// Steps that have a samples file, ascending; of an evaluation where one is named.
+absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory,
+                                                 std::optional<std::string_view> eval = {});
 
 }  // namespace orrery::run

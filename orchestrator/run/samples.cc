@@ -230,33 +230,56 @@ absl::Status WriteAll(int fd, std::string_view content, const std::string& path)
   return absl::OkStatus();
 }
 
-}  // namespace
-
-std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
-                          const PieceDecoder& decode) {
-  LineCompressor lines;
+void AddLines(int64_t step, const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode,
+              LineCompressor* lines) {
   for (const EpisodeGroup& group : groups) {
-    if (group.episodes.empty()) lines.Add(ToLine(step, group, nullptr, decode));
+    if (group.episodes.empty()) lines->Add(ToLine(step, group, nullptr, decode));
     for (const Episode& episode : group.episodes) {
-      lines.Add(ToLine(step, group, &episode, decode));
+      lines->Add(ToLine(step, group, &episode, decode));
     }
   }
-  return lines.Finish();
 }
 
-absl::Status WriteSamples(const std::string& run_directory, int64_t step,
-                          const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode) {
-  const std::string path = RunPaths(run_directory).samples_of(step);
+// Whole or not at all, but not synced.
+absl::Status WriteAtOnce(const std::string& path, std::string_view content) {
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus("cannot create", temporary, errno);
-  absl::Status status = WriteAll(fd, EncodeSamples(step, groups, decode), temporary);
+  absl::Status status = WriteAll(fd, content, temporary);
   if (::close(fd) != 0 && status.ok()) status = ErrnoStatus("cannot close", temporary, errno);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus("cannot rename onto", path, errno);
   }
   if (!status.ok()) ::unlink(temporary.c_str());
   return status;
+}
+
+}  // namespace
+
+std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
+                          const PieceDecoder& decode) {
+  LineCompressor lines;
+  AddLines(step, groups, decode, &lines);
+  return lines.Finish();
+}
+
+SamplesWriter::SamplesWriter(std::string path, int64_t step, PieceDecoder decode)
+    : path_(std::move(path)),
+      step_(step),
+      decode_(std::move(decode)),
+      lines_(std::make_unique<LineCompressor>()) {}
+
+SamplesWriter::~SamplesWriter() = default;
+
+void SamplesWriter::Add(const std::vector<EpisodeGroup>& groups) {
+  AddLines(step_, groups, decode_, lines_.get());
+}
+
+absl::Status SamplesWriter::Finish() { return WriteAtOnce(path_, lines_->Finish()); }
+
+absl::Status WriteSamples(const std::string& run_directory, int64_t step,
+                          const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode) {
+  return WriteAtOnce(RunPaths(run_directory).samples_of(step), EncodeSamples(step, groups, decode));
 }
 
 }  // namespace orrery::run

@@ -26,6 +26,9 @@
 // "versions" is run-length coded: [version, number of tokens]. "piece_bytes" cuts the text into the
 // pieces of its tokens. A group without episodes is one line without "episode_id".
 //
+// An evaluation's file, samples/step-N.eval-NAME.jsonl.zst, is alike: group_id is the row of its
+// dataset, an episode's id counts from 0 in each evaluation, and there are no advantages.
+//
 // Reading gives the groups back bit for bit (floats by their shortest form, invalid UTF-8 through
 // base64; names of metadata and of reward parts are UTF-8 already); equal groups and texts give
 // equal bytes.
@@ -33,6 +36,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,9 +69,28 @@ struct StepSamples {
 std::string EncodeSamples(int64_t step, const std::vector<EpisodeGroup>& groups,
                           const PieceDecoder& decode);
 
-// Into samples/step-N.jsonl.zst of the run directory: after the death of this process it is there
-// whole or not at all. A checkpoint syncs it to the disk (RunDirectory::CommitCheckpoint); syncing
-// at every step would cost a short step a few percent.
+class LineCompressor;
+
+// A samples file whose groups come bit by bit. Compressed lines are kept in memory until Finish:
+// after the death of this process the file is there whole or not at all. A checkpoint syncs it to
+// the disk (RunDirectory::CommitCheckpoint); syncing at every step would cost a short step a few
+// percent.
+class SamplesWriter {
+ public:
+  SamplesWriter(std::string path, int64_t step, PieceDecoder decode);
+  ~SamplesWriter();
+  void Add(const std::vector<EpisodeGroup>& groups);
+  // Nothing may follow.
+  absl::Status Finish();
+
+ private:
+  const std::string path_;
+  const int64_t step_;
+  const PieceDecoder decode_;
+  const std::unique_ptr<LineCompressor> lines_;
+};
+
+// samples/step-N.jsonl.zst of the run directory.
 absl::Status WriteSamples(const std::string& run_directory, int64_t step,
                           const std::vector<EpisodeGroup>& groups, const PieceDecoder& decode);
 

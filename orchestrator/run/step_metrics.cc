@@ -145,17 +145,20 @@ void AddDuplicates(const std::vector<EpisodeGroup>& groups, StepMetrics* metrics
 }
 
 void AddVersions(const std::vector<EpisodeGroup>& groups, StepMetrics* metrics) {
-  std::set<PolicyVersion> versions;
+  std::optional<std::pair<PolicyVersion, PolicyVersion>> range;
   ForEachScored(groups, [&](const Episode& episode) {
     for (const Sample& sample : episode.samples) {
       for (const Segment& segment : sample.segments) {
-        versions.insert(segment.versions.begin(), segment.versions.end());
+        for (const PolicyVersion v : segment.versions) {
+          range = range ? std::pair(std::min(range->first, v), std::max(range->second, v))
+                        : std::pair(v, v);
+        }
       }
     }
   });
-  if (versions.empty()) return;
-  metrics->Set(metric::kVersionMin, static_cast<double>(*versions.begin()));
-  metrics->Set(metric::kVersionMax, static_cast<double>(*versions.rbegin()));
+  if (!range) return;
+  metrics->Set(metric::kVersionMin, static_cast<double>(range->first));
+  metrics->Set(metric::kVersionMax, static_cast<double>(range->second));
 }
 
 void AddRoutedExperts(const std::vector<EpisodeGroup>& groups, StepMetrics* metrics) {
@@ -226,12 +229,14 @@ void AddTrainMetrics(const TrainStats& stats, StepMetrics* metrics) {
 
 void AddPerfMetrics(const StepSeconds& seconds, const std::vector<EpisodeGroup>& groups,
                     const TrainStats& stats, StepMetrics* metrics) {
-  const double named = seconds.rollout + seconds.reward + seconds.train + seconds.sync;
+  const double named =
+      seconds.rollout + seconds.reward + seconds.train + seconds.sync + seconds.eval;
   metrics->Set(metric::kStepSeconds, seconds.step);
   metrics->Set(metric::kRolloutSeconds, seconds.rollout);
   metrics->Set(metric::kRewardSeconds, seconds.reward);
   metrics->Set(metric::kTrainSeconds, seconds.train);
   metrics->Set(metric::kSyncSeconds, seconds.sync);
+  metrics->Set(metric::kEvalSeconds, seconds.eval);
   metrics->Set(metric::kOtherSeconds, std::max(0.0, seconds.step - named));
   if (seconds.rollout > 0) {
     metrics->Set(metric::kRolloutTokensPerSecond, SampledTokens(groups) / seconds.rollout);

@@ -23,6 +23,7 @@ struct StepSeconds {
   double reward = 0;
   double train = 0;
   double sync = 0;
+  double eval = 0;
 };
 
 // perf/*: the seconds, what they leave of the step, tokens a second (sampled ones of `groups` over

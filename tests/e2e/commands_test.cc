@@ -124,6 +124,22 @@ TEST_F(Commands, Eval) {
   EXPECT_EQ(text, Output(words));
 }
 
+// The run's own file of its last step, and the one that eval writes of the same weights: the same
+// 8 greedy responses.
+TEST_F(Commands, SamplesOfEvaluationsCanBeInspected) {
+  const std::string of_run = Output({"inspect", run(), "--eval", "greedy", "--limit", "0"});
+  EXPECT_THAT(of_run, AllOf(HasSubstr("step 4"), HasSubstr("8 of 8 samples match")));
+  const std::string folder = *folder_ / "eval";
+  Output(
+      {"eval", experiment(), "--checkpoint", run() + "/checkpoints/step-4", "--samples", folder});
+  const std::string of_eval = Output({"inspect", folder + "/greedy.jsonl.zst", "--limit", "0"});
+  EXPECT_EQ(std::regex_replace(of_run, std::regex("step 4 "), "step 0 "), of_eval);
+  EXPECT_THAT(Output({"inspect", run(), "--eval", "greedy", "--step", "0"}), HasSubstr("step 0"));
+  const Ended unknown = Orrery({"inspect", run(), "--eval", "greedily"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("greedily"));
+}
+
 TEST_F(Commands, Config) {
   const std::string explained = Output({"config", "--explain"});
   for (const char* key : {"run:", "learning_rate:", "samples_per_prompt:", "checkpoint:"}) {

@@ -26,7 +26,9 @@ const char* const kNames[] = {"step",
                               "perf/train_s",
                               "perf/sync_s",
                               "perf/reward_s",
+                              "perf/eval_s",
                               "perf/other_s",
+                              "perf/write_s",
                               "perf/rollout_tokens_per_s",
                               "perf/train_tokens_per_s",
                               "perf/rss_bytes",
@@ -47,6 +49,7 @@ void CheckStepLine(const std::string& line, double submitted) {
                 m.at("rollout/samples/filtered") + m.at("rollout/samples/aborted"),
             submitted);
   EXPECT_GT(m.at("perf/step_s"), 0);
+  EXPECT_GT(m.at("perf/write_s"), 0);
 }
 
 void RunsAndClosesItsBooks(const std::string& dtype) {
@@ -66,7 +69,7 @@ void RunsAndClosesItsBooks(const std::string& dtype) {
     trained += Metrics(lines[step])["train/trained_tokens"];
   }
   EXPECT_GT(trained, 0) << "no step trained anything: every check above was empty";
-  EXPECT_EQ(Files(run + "/samples").size(), 6u);
+  EXPECT_EQ(Files(run + "/samples").size(), 9u) << "6 steps, and 3 evaluations";
   EXPECT_FALSE(Files(run + "/tb").empty());
   EXPECT_THAT(Get(run + "/report.html"), HasSubstr("</html>"));
   EXPECT_TRUE(fs::exists(run + "/checkpoints/step-6/model.safetensors"));

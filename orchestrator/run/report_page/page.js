@@ -53,7 +53,7 @@ const kPanels = [
   {title: "Tokens a second", names: ["perf/rollout_tokens_per_s", "perf/train_tokens_per_s"], about: "while sampling, while training"},
   {title: "Memory", names: ["perf/rss_bytes"], about: "bytes resident"},
 ];
-const kTiming = ["perf/rollout_s", "perf/reward_s", "perf/train_s", "perf/sync_s", "perf/other_s"];
+const kTiming = ["perf/rollout_s", "perf/reward_s", "perf/train_s", "perf/sync_s", "perf/eval_s", "perf/other_s"];
 
 const allNames = [...new Set(runs.flatMap((run) => Object.keys(run.series)))];
 const charts = [];      // {graph, lines, redraw}
