@@ -48,10 +48,15 @@ MicroBatch FillGroups(int64_t rows, const BatchBounds& bounds) {
 
 }  // namespace
 
+int64_t LargestMicroBatchRows(const BatchBounds& bounds) {
+  const int64_t longest = std::max<int64_t>(bounds.sequence_tokens, 2);
+  const int64_t rows = std::max({bounds.micro_batch_tokens, longest - 1, int64_t{1}});
+  return bounds.step_tokens > 0 ? std::min(rows, std::max(bounds.step_tokens, longest - 1)) : rows;
+}
+
 std::vector<MicroBatch> LargestMicroBatches(const BatchBounds& bounds) {
   const int64_t longest = std::max<int64_t>(bounds.sequence_tokens, 2);
-  int64_t rows = std::max({bounds.micro_batch_tokens, longest - 1, int64_t{1}});
-  if (bounds.step_tokens > 0) rows = std::min(rows, std::max(bounds.step_tokens, longest - 1));
+  const int64_t rows = LargestMicroBatchRows(bounds);
   std::vector<MicroBatch> micros;
   micros.push_back(Fill(rows, longest));
   micros.push_back(Fill(rows, std::max<int64_t>(longest / 4, 2)));

@@ -18,6 +18,9 @@ struct BatchBounds {
   int64_t step_tokens = 0;      // of all sequences of a step; 0: without bound
 };
 
+// Rows of the largest: trainer.micro_batch_tokens, or what a longer sequence or a small step has.
+int64_t LargestMicroBatchRows(const BatchBounds& bounds);
+
 // Full micro-batches of the different kinds that take most of one thing or another: of long and of
 // short sequences, and of one shared prompt.
 std::vector<MicroBatch> LargestMicroBatches(const BatchBounds& bounds);

@@ -54,13 +54,15 @@ class CudaGpu : public Gpu {
         weights_(DeviceWeights::CopyOf(*store)) {}
 
   absl::StatusOr<std::unique_ptr<trainer::Executor>> MakeExecutor(
-      const trainer::ExecutorOptions& options, const model::WeightStore* reference) override {
+      const trainer::ExecutorOptions& options, const model::WeightStore* reference,
+      const MemoryQuestion& question) override {
     trainer::CudaExecutorOptions cuda;
     static_cast<trainer::ExecutorOptions&>(cuda) = options;
     cuda.numerics = NumericsOf(experiment_);
     cuda.optimizer_on_host = plan_.offloaded;
     cuda.pool = pool_;
     cuda.turns = turns_;
+    if (turns_ == nullptr) cuda.reserve = TrainingNeeds(question, device_);
     std::unique_ptr<DeviceWeights> frozen;
     if (reference != nullptr) frozen = DeviceWeights::CopyOf(*reference);
     return trainer::CudaExecutor::Create(&store_, weights_, std::move(frozen), device_, cuda);

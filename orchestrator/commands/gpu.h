@@ -40,9 +40,12 @@ class Gpu {
                                                    model::WeightStore* store);
   virtual ~Gpu() = default;
 
-  // reference: frozen weights, or null. At most once.
+  // reference: frozen weights, or null. question: what the plan answered; where keys and values do
+  // not lend it, the memory of the largest micro-batches is taken now, so that no step will miss
+  // it. At most once.
   virtual absl::StatusOr<std::unique_ptr<trainer::Executor>> MakeExecutor(
-      const trainer::ExecutorOptions& options, const model::WeightStore* reference) = 0;
+      const trainer::ExecutorOptions& options, const model::WeightStore* reference,
+      const MemoryQuestion& question) = 0;
 
   // codec: borrowed.
   virtual absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const TextCodec* codec) = 0;

@@ -54,11 +54,8 @@ int64_t WeightBytes(const MemoryQuestion& q) {
                                           SizeOf(ToDType(q.experiment.model)));
 }
 
-trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
+trainer::BatchBounds BoundsOf(const MemoryQuestion& q) {
   const configs::Experiment& e = q.experiment;
-  trainer::CudaTrainingOptions options;
-  options.numerics = NumericsOf(e);
-  options.recompute = e.trainer.recompute == "block";
   trainer::BatchBounds bounds;
   bounds.micro_batch_tokens = e.trainer.micro_batch_tokens;
   bounds.sequence_tokens = SequenceTokens(q);
@@ -69,19 +66,7 @@ trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::Dev
     bounds.prompt_tokens = e.trainer.share_prefix ? q.longest_prompt : 0;
     bounds.samples = e.rollout.samples_per_prompt;
   }
-  std::vector<trainer::MicroBatch> micros = trainer::LargestMicroBatches(bounds);
-  // Routing that is replayed goes to the device with every row.
-  const std::vector<uint8_t> routed(
-      static_cast<size_t>(q.spec.num_moe_layers() * q.spec.experts_per_token * 4));
-  if (!q.supervised && e.trainer.routing_replay != "none" && q.spec.has_moe()) {
-    for (trainer::MicroBatch& micro : micros) {
-      micro.routed_rows.assign(micro.token_ids.size(), routed.data());
-      micro.routed_layers = static_cast<int32_t>(q.spec.num_moe_layers());
-      micro.routed_top_k = static_cast<int32_t>(q.spec.experts_per_token);
-      micro.routed_id_bytes = q.spec.expert_id_bytes();
-    }
-  }
-  return trainer::CudaTrainingOps::DryRun(q.spec, ToDType(e.model), gpu, options, micros);
+  return bounds;
 }
 
 void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
@@ -96,13 +81,35 @@ void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
   needs->optimizer = {{"master weights, float32", 4 * n}, {"moments of AdamW, float32", 8 * n}};
   needs->staging = {{"master weights and moments on their way through",
                      trainer::DeviceOptimizer::StagingBytes(layout)}};
-  needs->training = {{"activations of a micro-batch", bytes.activations},
+  needs->training = {{fmt::format("activations of a micro-batch of {} tokens",
+                                  trainer::LargestMicroBatchRows(BoundsOf(q))),
+                      bytes.activations},
                      {"gradients inside a block", bytes.block},
                      {"logits", bytes.logits},
-                     {"workspaces of training kernels", bytes.workspaces}};
+                     {"workspaces of training kernels", bytes.workspaces()}};
 }
 
 }  // namespace
+
+trainer::TrainingBytes TrainingNeeds(const MemoryQuestion& q, const kernels::DeviceLimits& gpu) {
+  const configs::Experiment& e = q.experiment;
+  trainer::CudaTrainingOptions options;
+  options.numerics = NumericsOf(e);
+  options.recompute = e.trainer.recompute == "block";
+  std::vector<trainer::MicroBatch> micros = trainer::LargestMicroBatches(BoundsOf(q));
+  // Routing that is replayed goes to the device with every row.
+  const std::vector<uint8_t> routed(
+      static_cast<size_t>(q.spec.num_moe_layers() * q.spec.experts_per_token * 4));
+  if (!q.supervised && e.trainer.routing_replay != "none" && q.spec.has_moe()) {
+    for (trainer::MicroBatch& micro : micros) {
+      micro.routed_rows.assign(micro.token_ids.size(), routed.data());
+      micro.routed_layers = static_cast<int32_t>(q.spec.num_moe_layers());
+      micro.routed_top_k = static_cast<int32_t>(q.spec.experts_per_token);
+      micro.routed_id_bytes = q.spec.expert_id_bytes();
+    }
+  }
+  return trainer::CudaTrainingOps::DryRun(q.spec, ToDType(e.model), gpu, options, micros);
+}
 
 Numerics NumericsOf(const configs::Experiment& experiment) {
   return experiment.run.numerics == "fast" ? Numerics::kFast : Numerics::kExact;

@@ -93,6 +93,13 @@ int64_t OptimizerSteps(const configs::Experiment& e, bool supervised, int64_t ro
       1, static_cast<int64_t>(e.sft.epochs * static_cast<double>(rows)) / e.sft.batch_size);
 }
 
+MemoryQuestion QuestionOf(const SessionOptions& options, const model::ModelSpec& spec,
+                          const Session& session) {
+  return {session.experiment,     spec,
+          options.for_training,   options.supervised,
+          session.longest_prompt, session.longest_solution};
+}
+
 absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const configs::Experiment& e,
                                                                     const SessionOptions& options,
                                                                     const Session& session) {
@@ -124,7 +131,8 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> MakeTrainer(const config
     return trainer::MakeCpuTrainer(session.store.get(), std::move(reference), t);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<trainer::Executor> executor,
-                   session.gpu->MakeExecutor(t, reference.get()));
+                   session.gpu->MakeExecutor(t, reference.get(),
+                                             QuestionOf(options, session.store->spec(), session)));
   return trainer::PolicyTrainer::Create(std::move(executor), t);
 }
 
@@ -197,17 +205,17 @@ absl::Status ForSampledRows(const data::Dataset& dataset, const Use& use) {
 }
 
 // Tokens of the longest prompt and of the longest solution among them.
-absl::Status MeasureRows(const data::Dataset& dataset, const rollout::CheckpointCodec& codec,
-                         MemoryQuestion* question) {
-  return ForSampledRows(dataset, [&](const Prompt& row) {
+absl::Status MeasureRows(bool supervised, Session* session) {
+  const rollout::CheckpointCodec& codec = *session->codec;
+  return ForSampledRows(*session->dataset, [&](const Prompt& row) {
     ASSIGN_OR_RETURN(const std::vector<int32_t> ids, codec.EncodePrompt(row));
-    question->longest_prompt = std::max(question->longest_prompt, static_cast<int64_t>(ids.size()));
-    if (!question->supervised) return absl::OkStatus();
+    session->longest_prompt = std::max(session->longest_prompt, static_cast<int64_t>(ids.size()));
+    if (!supervised) return absl::OkStatus();
     auto solution = static_cast<int64_t>(codec.Encode(row.solution).size()) + 1;
     for (const Message& m : row.solution_messages) {
       solution += static_cast<int64_t>(codec.Encode(m.content).size()) + 16;  // and its frame
     }
-    question->longest_solution = std::max(question->longest_solution, solution);
+    session->longest_solution = std::max(session->longest_solution, solution);
     return absl::OkStatus();
   });
 }
@@ -314,9 +322,8 @@ absl::StatusOr<model::ModelSpec> Prepare(const SessionOptions& options,
   RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
   RETURN_IF_ERROR(CheckRoutingReplay(e, spec));
   RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
-  MemoryQuestion question{e, spec, options.for_training, options.supervised};
-  RETURN_IF_ERROR(MeasureRows(*session->dataset, *session->codec, &question));
-  ASSIGN_OR_RETURN(session->plan, PlanMemory(question, gpu));
+  RETURN_IF_ERROR(MeasureRows(options.supervised, session));
+  ASSIGN_OR_RETURN(session->plan, PlanMemory(QuestionOf(options, spec, *session), gpu));
   return spec;
 }
 

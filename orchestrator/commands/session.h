@@ -31,6 +31,8 @@ struct Session {
   std::string model_folder;
   std::unique_ptr<rollout::CheckpointCodec> codec;
   std::unique_ptr<data::Dataset> dataset;
+  // Of the rows, for sizing memory: tokens of the longest prompt, and where supervised solution.
+  int64_t longest_prompt = 0, longest_solution = 0;
   plan::MemoryPlan plan;
   std::unique_ptr<model::WeightStore> store;
   std::unique_ptr<Gpu> gpu;  // null on the CPU

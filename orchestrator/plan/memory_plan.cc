@@ -91,6 +91,11 @@ std::string Notes(const MemoryPlan& plan) {
     text +=
         fmt::format("  keys and values and the {} of training share their memory, turn by turn\n",
                     Size(Sum(plan.needs.training)));
+  } else if (plan.on_gpu() && !plan.needs.training.empty()) {
+    text += fmt::format(
+        "  the {} of training are for full micro-batches, and taken at the start: no step takes "
+        "more\n",
+        Size(Sum(plan.needs.training)));
   }
   if (plan.offloaded) {
     text += "  master weights and moments lie in pinned memory of the host\n";

@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
   training.logits_bytes = options.logits_bytes;
   ASSIGN_OR_RETURN(executor->ops_, CudaTrainingOps::Create(executor->spec(), device, training,
                                                            executor->stream_, options.pool));
+  if (options.reserve) executor->ops_->Reserve(*options.reserve);
   if (options.turns != nullptr) {
     CudaTrainingOps* ops = executor->ops_.get();
     options.turns->Register(MemoryTurns::kTraining, {[ops] { ops->Release(); }, nullptr});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct CudaExecutorOptions : ExecutorOptions {
   std::shared_ptr<kernels::cuda::PagePool> pool;  // of activations; null: one of its own
   // Where the rollout lends the memory of activations.
   std::shared_ptr<kernels::cuda::MemoryTurns> turns;
+  // Memory of micro-batches to take at once, rather than as they come: by a dry run of the largest
+  // (CudaTrainingOps). No use with turns.
+  std::optional<TrainingBytes> reserve;
 };
 
 class CudaExecutor : public Executor {

@@ -116,10 +116,22 @@ TrainingBytes CudaTrainingOps::bytes() const {
   bytes.activations = main_.bytes();
   bytes.block = block_.bytes();
   bytes.logits = logits_.bytes();
-  bytes.workspaces = workspace_.bytes() + attention_workspace_.bytes() + kv_memory_.bytes();
+  bytes.workspace = workspace_.bytes();
+  bytes.attention_workspace = attention_workspace_.bytes();
+  bytes.layer_kv = kv_memory_.bytes();
   bytes.inputs = input_.device_bytes();
   bytes.fixed = LinearLibrary::kWorkspaceBytes + model::RopeBytes(spec_, spec_.max_positions);
   return bytes;
+}
+
+void CudaTrainingOps::Reserve(const TrainingBytes& bytes) {
+  main_.Reserve(bytes.activations);
+  block_.Reserve(bytes.block);
+  logits_.Grow(bytes.logits);
+  workspace_.Grow(bytes.workspace);
+  GrowZeroed(&attention_workspace_, bytes.attention_workspace);
+  GrowZeroed(&kv_memory_, bytes.layer_kv);
+  input_.Reserve(bytes.inputs);
 }
 
 void CudaTrainingOps::Release() {
@@ -262,8 +274,8 @@ Value CudaTrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&)
   Copy(qkv.view, out.view);
   Run(kernels::cuda::QkNormRopeWriteKv, out.view, args, kv_, stream_);
   Run(kernels::cuda::CopyKv, input_.copies(), input_.num_copies(), kv_, stream_);
-  // Keys and values are in the cache alone: the gradient of attention wants them in rows.
-  if (recording()) Run(kernels::cuda::QkNormRopeRows, qkv.view, args, out.view, stream_);
+  // Rotated keys are in the cache alone: the gradient of attention wants them in rows.
+  if (recording()) RotateKeys(qkv.view, args, out.view);
   Record([=, this] {
     const TensorView dout = GradOf(out).view;
     const bool normed = p.q_norm != kNoParam;
@@ -273,6 +285,17 @@ Value CudaTrainingOps::QkNormRope(const Value& qkv, int64_t layer, const Batch&)
     SetGradient(qkv, dout);
   });
   return out;
+}
+
+// Of the rows of qkv, to those of out.
+void CudaTrainingOps::RotateKeys(const TensorView& qkv, kernels::cuda::QkNormRopeArgs args,
+                                 const TensorView& out) {
+  const int64_t first = spec_.heads.q_width(), width = spec_.heads.kv_width();
+  args.heads.num_heads =
+      spec_.heads.num_kv_heads;  // one kind of heads: it takes the queries' place
+  args.heads.num_kv_heads = 0;
+  args.q_norm = args.k_norm;
+  Run(kernels::cuda::QkNormRopeRows, qkv.Cols(first, width), args, out.Cols(first, width), stream_);
 }
 
 Value CudaTrainingOps::Attention(const Value& qkv, int64_t, const Batch&) {

@@ -43,12 +43,14 @@ struct TrainingBytes {
   int64_t activations = 0;  // kept from forward to backward, and the gradients that outlive a block
   int64_t block = 0;        // inside the block at hand: gradients, what recompute makes again
   int64_t logits = 0;
-  int64_t workspaces = 0;  // of kernels; keys and values of one layer
-  int64_t fixed = 0;       // what is no matter of the micro-batch: cuBLASLt, the rotation's table
+  int64_t workspace = 0, attention_workspace = 0;  // of kernels
+  int64_t layer_kv = 0;                            // keys and values of one layer
+  int64_t fixed = 0;  // what is no matter of the micro-batch: cuBLASLt, the rotation's table
   // Of these, what lies in pages of the pool and can be given back between steps.
-  int64_t in_pages() const { return activations + block + logits + workspaces; }
-  int64_t total() const { return in_pages() + inputs + fixed; }
   int64_t inputs = 0;  // ids, positions, tables
+  int64_t workspaces() const { return workspace + attention_workspace + layer_kv; }
+  int64_t in_pages() const { return activations + block + logits + workspaces(); }
+  int64_t total() const { return in_pages() + inputs + fixed; }
 };
 
 class CudaTrainingOps : public RecordingOps {
@@ -96,6 +98,9 @@ class CudaTrainingOps : public RecordingOps {
 
   // Device memory held.
   TrainingBytes bytes() const;
+  // Takes so much at once: micro-batches that need no more, by a dry run of them, take nothing from
+  // here on.
+  void Reserve(const TrainingBytes& bytes);
   // Gives pages back to the pool, until the next Begin. Waits for the device.
   void Release();
 
@@ -127,6 +132,8 @@ class CudaTrainingOps : public RecordingOps {
   void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
                const kernels::TensorView& out);
   kernels::cuda::QkNormRopeArgs RopeArgs(int64_t layer) const;
+  void RotateKeys(const kernels::TensorView& qkv, kernels::cuda::QkNormRopeArgs args,
+                  const kernels::TensorView& out);
   void PrepareKv(int64_t num_blocks);
   // What the experts of one layer keep for their backward.
   struct KeptExperts {

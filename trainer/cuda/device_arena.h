@@ -31,6 +31,8 @@ class DeviceArena {
     return {Allocate(rows * cols * kernels::SizeOf(dtype)), dtype, rows, cols, cols};
   }
   void Reset() { used_ = 0; }
+  // Physical memory for so many bytes, whatever is handed out.
+  void Reserve(int64_t bytes) { range_.Grow(bytes); }
   // Gives the physical memory back. What grows next takes at once what was needed so far.
   // REQUIRES: nothing on the device uses it.
   void Release() {

@@ -106,6 +106,14 @@ void DeviceBatch::Upload(const MicroBatch& micro, const kernels::HeadShape& head
   Send(stream);
 }
 
+void DeviceBatch::Reserve(int64_t bytes) {
+  CHECK_EQ(capacity_, 0);
+  capacity_ = bytes;
+  if (!real_) return;
+  pinned_ = PinnedBuffer(capacity_);
+  device_ = DeviceBuffer(capacity_);
+}
+
 void DeviceBatch::Send(cudaStream_t stream) {
   const auto bytes = static_cast<int64_t>(values_.size() * sizeof(int32_t));
   const bool grows = capacity_ < bytes;

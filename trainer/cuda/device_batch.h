@@ -22,6 +22,9 @@ class DeviceBatch {
   void Upload(const MicroBatch& micro, const kernels::HeadShape& heads,
               std::span<const int32_t> extra, cudaStream_t stream);
 
+  // For so many device_bytes at once. REQUIRES: nothing was uploaded yet.
+  void Reserve(int64_t bytes);
+
   int64_t num_rows() const { return num_rows_; }
   int64_t num_targets() const { return num_targets_; }
   int64_t num_copies() const { return num_copies_; }

@@ -81,8 +81,8 @@ TEST(TrainingBytesTest, ExpertsWorkspaceIsCounted) {
   const model::ModelSpec spec = Shape("qwen3-30b-a3b", 2);
   const TrainingBytes bytes = CudaTrainingOps::DryRun(spec, DType::kBFloat16, kernels::H200Limits(),
                                                       Options(false), Full(16384));
-  EXPECT_GE(bytes.workspaces, kernels::cuda::RoutedExpertsGradWorkspaceBytes(
-                                  spec.experts_shape(), 16384, DType::kBFloat16));
+  EXPECT_GE(bytes.workspaces(), kernels::cuda::RoutedExpertsGradWorkspaceBytes(
+                                    spec.experts_shape(), 16384, DType::kBFloat16));
 }
 
 TEST(TrainingBytesTest, LayersAddTheSame) {
@@ -164,11 +164,48 @@ TEST_P(TrainingBytesOnGpuTest, DryRunIsWhatTheStepTakes) {
   EXPECT_EQ(got.activations, planned.activations);
   EXPECT_LE(got.block, planned.block);
   EXPECT_EQ(got.logits, planned.logits);
-  EXPECT_EQ(got.workspaces, planned.workspaces);
+  EXPECT_EQ(got.workspaces(), planned.workspaces());
   EXPECT_EQ(got.inputs, planned.inputs);
   const int64_t predicted = planned.total() + CudaExecutor::StateBytes(weights->layout());
   EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(predicted),
               0.05 * static_cast<double>(predicted));
+}
+
+// What is reserved by the dry run of the largest micro-batches is all that any step takes; and
+// steps compute the same in it.
+TEST_P(TrainingBytesOnGpuTest, ReservedOnceNothingMoreIsTaken) {
+  const Case c = GetParam();
+  const model::ModelSpec spec = Shape(c.shape, c.layers);
+  const kernels::DeviceLimits device = *kernels::QueryDeviceLimits(0);
+  const std::vector<MicroBatch> micros =
+      LargestMicroBatches({4096, /*sequence_tokens=*/1025, /*prompt_tokens=*/300, /*samples=*/8});
+  const TrainingBytes planned = CudaTrainingOps::DryRun(spec, DType::kBFloat16, device,
+                                                        Options(c.recompute, c.numerics), micros);
+  std::vector<std::vector<float>> gradients;
+  for (const bool reserved : {false, true}) {
+    auto weights = std::make_shared<model::DeviceWeights>(spec, DType::kBFloat16);
+    weights->Randomise(1, nullptr);
+    CudaExecutorOptions options;
+    options.numerics = c.numerics;
+    options.recompute = c.recompute;
+    if (reserved) options.reserve = planned;
+    const auto executor = *CudaExecutor::Create(nullptr, weights, nullptr, device, options);
+    const auto bytes = [&] { return executor->activation_bytes(); };
+    if (reserved) {
+      EXPECT_EQ(bytes().in_pages(), planned.in_pages());
+      EXPECT_EQ(bytes().inputs, planned.inputs);
+    } else {
+      EXPECT_EQ(bytes().in_pages(), 0);
+    }
+    ASSERT_TRUE(OneStep(executor.get(), LargestMicroBatches({512, 128})).ok());
+    ASSERT_TRUE(OneStep(executor.get(), micros).ok());
+    if (reserved) {
+      EXPECT_EQ(bytes().in_pages(), planned.in_pages());
+      EXPECT_EQ(bytes().inputs, planned.inputs);
+    }
+    gradients.push_back(executor->Gradient());
+  }
+  EXPECT_TRUE(gradients[0] == gradients[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TrainingBytesOnGpuTest,
