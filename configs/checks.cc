@@ -104,9 +104,33 @@ void CheckOptimizer(const Experiment& experiment, Problems& problems) {
   }
 }
 
+constexpr int64_t kBlockTokens = 16;  // of the KV cache: kernels/attention
+
+void CheckPreemption(const Experiment& experiment, Problems& problems) {
+  const RolloutConfig& rollout = experiment.rollout;
+  if (rollout.preemption == "recompute") {
+    if (rollout.swap_tokens == 0) return;
+    problems.Add("rollout.swap_tokens",
+                 "{} has no effect with rollout.preemption: recompute; remove it, or set swap",
+                 rollout.swap_tokens);
+    return;
+  }
+  if (rollout.swap_tokens < kBlockTokens) {
+    problems.Add("rollout.swap_tokens",
+                 "preemption: swap needs room for at least one block of {} tokens, and it has {}; "
+                 "set it to what the host has memory for (orrery plan), or preemption: recompute",
+                 kBlockTokens, rollout.swap_tokens);
+  }
+  if (experiment.run.device == "cpu") {
+    problems.Add("rollout.preemption",
+                 "swap has no use with run.device: cpu, where keys and values lie in the host's "
+                 "memory already; raise rollout.kv_tokens, and set recompute");
+  }
+}
+
 void CheckEngine(const Experiment& experiment, Problems& problems) {
   const RolloutConfig& rollout = experiment.rollout;
-  constexpr int64_t kBlockTokens = 16;  // of the KV cache: kernels/attention
+  CheckPreemption(experiment, problems);
   if (rollout.kv_tokens > 0 && rollout.kv_tokens < kBlockTokens) {
     problems.Add("rollout.kv_tokens",
                  "{} is less than one block of {} tokens; make it larger, or 0 to have it computed",

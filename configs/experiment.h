@@ -90,6 +90,9 @@ struct RolloutConfig {
   int64_t max_running = 256;      // sequences decoded together
   int64_t kv_tokens = 0;          // size of the KV cache in tokens; 0: what max_running needs
   std::string kv_dtype = "auto";  // auto: the model's; float8: of a GPU
+  // Of a sequence for which the KV cache has no room: recompute, or swap to the host's memory.
+  std::string preemption = "recompute";
+  int64_t swap_tokens = 0;  // size of that memory in tokens
   int64_t prefill_chunk_tokens = 512;
   bool prefix_sharing = true;
   int64_t top_logprobs = 0;  // of each sampled token, into the samples file

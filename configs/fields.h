@@ -203,6 +203,15 @@ void ForEach(RolloutConfig& c, V& v) {
           "keys and values in the cache; auto: as the model; float8: half of that, on a "
           "GPU with run.numerics: fast")
         .OneOf({"auto", "float8"}));
+  v(c.preemption,
+    Field("preemption",
+          "where the KV cache is full, the youngest sequence makes room: its keys and values are "
+          "computed again later (recompute), or kept in pinned memory of the host (swap), as far "
+          "as swap_tokens of it suffice")
+        .OneOf({"recompute", "swap"}));
+  v(c.swap_tokens, Field("swap_tokens", "size of the host's memory of preemption: swap")
+                       .Unit("tokens")
+                       .In(kCount));
   v(c.prefill_chunk_tokens, Field("prefill_chunk_tokens", "prompt tokens computed at a time")
                                 .Unit("tokens")
                                 .In(kPositiveCount));

@@ -64,6 +64,8 @@ struct EngineStats {
   int64_t shared_tokens = 0;  // prompt tokens that were not computed again
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
+  int64_t swaps = 0;  // of them: those whose keys and values were kept in the host's memory
+  int64_t swapped_out_bytes = 0, swapped_in_bytes = 0;  // to the host, and back
   int64_t steps = 0;
   int64_t peak_running = 0;
   int64_t kv_blocks = 0, peak_kv_blocks = 0;

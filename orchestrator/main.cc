@@ -209,6 +209,9 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
   add_prompts(phase);
   phase->add_option("--samples", a.samples, "responses a prompt");
   phase->add_option("--lengths", a.lengths, "a number, or a file with one a line");
+  phase->add_option("--kv-tokens", a.kv_tokens, "of the KV cache; 0: what there is room for");
+  phase->add_option("--swap-tokens", a.swap_tokens,
+                    "of pinned host memory for preempted responses; 0: they are recomputed");
   CLI::App* train =
       add("train", "GPU: a training step, against the matmul ceiling", commands::BenchTrain);
   train->add_option("--layers", a.layers, "of the shape's; 0: all");

@@ -47,7 +47,28 @@ CpuExecutor::CpuExecutor(const model::WeightStore* weights, const CpuExecutorOpt
     : weights_(*weights),
       options_(options),
       rope_(weights->spec().rope_inv_freq, options.max_positions),
-      cache_(weights->spec(), options.kv_blocks) {}
+      cache_(weights->spec(), options.kv_blocks) {
+  if (options.swap_blocks > 0) {
+    swapped_ = std::make_unique<KvCache>(weights->spec(), options.swap_blocks);
+  }
+}
+
+void CpuExecutor::Swap(std::span<const KvSwap> swaps) {
+  CHECK(swapped_ != nullptr);
+  const int64_t n = kernels::KvBlocks::NumElements(spec().heads, 1);
+  const auto move = [n](float* device, float* host, const KvSwap& s) {
+    device += s.block * n;
+    host += s.host_block * n;
+    std::copy_n(s.out ? device : host, n, s.out ? host : device);
+  };
+  for (int64_t layer = 0; layer < spec().num_layers; ++layer) {
+    const kernels::KvBlocks cache = cache_.Layer(layer), aside = swapped_->Layer(layer);
+    for (const KvSwap& s : swaps) {
+      move(cache.k, aside.k, s);
+      move(cache.v, aside.v, s);
+    }
+  }
+}
 
 absl::Status CpuExecutor::TakeWeights(PolicyVersion version) {
   return CheckHolds(weights_, version);

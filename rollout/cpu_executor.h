@@ -18,6 +18,7 @@ struct CpuExecutorOptions {
   int64_t max_positions = 0;
   // Up to this many bytes of weights a core holds them close: shards run the whole pass alone.
   int64_t sharded_model_bytes = 16 << 20;
+  int64_t swap_blocks = 0;  // set aside for what is preempted
 };
 
 class CpuExecutor : public PassExecutor {
@@ -30,6 +31,8 @@ class CpuExecutor : public PassExecutor {
   PolicyVersion version() const override { return weights_.version(); }
   absl::Status TakeWeights(PolicyVersion version) override;
   absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
+  void Swap(std::span<const KvSwap> swaps) override;
+  int64_t BlockBytes() const override { return KvCache::BlockBytes(spec()); }
   int depth() const override { return 1; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
               const Copies& copies) override;
@@ -56,6 +59,7 @@ class CpuExecutor : public PassExecutor {
   const CpuExecutorOptions options_;
   const kernels::RopeTable rope_;
   KvCache cache_;
+  std::unique_ptr<KvCache> swapped_;                // where there is any
   std::vector<std::unique_ptr<InferenceOps>> ops_;  // one a shard
   PassResult result_;                               // of the last pass
 };

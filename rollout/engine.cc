@@ -20,8 +20,9 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 Engine::Engine(const model::WeightStore* weights, const TextCodec* codec,
                const EngineOptions& options)
     : Engine(std::make_unique<CpuExecutor>(
-                 weights, CpuExecutorOptions{options.kv_blocks, options.scheduler.max_positions,
-                                             options.sharded_model_bytes}),
+                 weights,
+                 CpuExecutorOptions{options.kv_blocks, options.scheduler.max_positions,
+                                    options.sharded_model_bytes, options.scheduler.swap_blocks}),
              codec, options.scheduler) {}
 
 Engine::Engine(std::unique_ptr<PassExecutor> executor, const TextCodec* codec,
@@ -93,6 +94,7 @@ absl::Status Engine::Commit(PolicyVersion version) {
     if (!refusing_) return Precondition("commit of version {} without its beginning", version);
   }
   RETURN_IF_ERROR(executor_->TakeWeights(version));
+  scheduler_.WeightsChanged();  // paused, as in Sleep
   {
     std::lock_guard lock(mutex_);
     refusing_ = false;
@@ -234,6 +236,7 @@ void Engine::HandleAbort(RequestId id) {
 void Engine::RunPass() {
   Copies copies;
   const std::vector<Work> pass = scheduler_.Next(&copies, !in_flight_.empty());
+  Swap();
   if (!pass.empty()) LaunchPass(pass, copies);
   const bool full = static_cast<int>(in_flight_.size()) == executor_->depth();
   if (full || (pass.empty() && !in_flight_.empty())) CollectPass();
@@ -270,6 +273,17 @@ std::vector<Engine::PendingRows> Engine::RowsOf(std::span<const Work> pass) cons
   return rows;
 }
 
+void Engine::Swap() {
+  const std::vector<KvSwap> swaps = scheduler_.TakeSwaps();
+  if (swaps.empty()) return;
+  executor_->Swap(swaps);
+  const auto out = std::count_if(swaps.begin(), swaps.end(), [](const KvSwap& s) { return s.out; });
+  const int64_t bytes = executor_->BlockBytes();
+  std::lock_guard lock(mutex_);
+  stats_.swapped_out_bytes += out * bytes;
+  stats_.swapped_in_bytes += (static_cast<int64_t>(swaps.size()) - out) * bytes;
+}
+
 void Engine::LaunchPass(std::span<const Work> pass, const Copies& copies) {
   const std::vector<Draw> draws = DrawsOf(pass);
   executor_->Launch(pass, draws, copies);
@@ -290,6 +304,7 @@ void Engine::Count(std::span<const Work> pass) {
   std::lock_guard lock(mutex_);
   ++stats_.steps;
   stats_.preemptions = scheduler_.num_preemptions();
+  stats_.swaps = scheduler_.num_swaps();
   stats_.peak_running = std::max(stats_.peak_running, scheduler_.num_running());
   stats_.peak_kv_blocks = std::max(stats_.peak_kv_blocks,
                                    executor_->pool()->num_blocks() - executor_->pool()->num_free());

@@ -97,6 +97,7 @@ class Engine : public RolloutEngine, public WeightReceiver {
   std::vector<PendingRows> RowsOf(std::span<const Work> pass) const;
   void TakeRoutedExperts(const PendingRows& rows, std::span<const uint8_t> experts);
   void Count(std::span<const Work> pass);
+  void Swap();
   void Take(Request* request, Response* response, const kernels::SampleResult& result,
             std::span<const kernels::TopLogprob> top);
   bool HitsStopString(const Request& request, const Response& response) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::rollout {
@@ -23,6 +24,10 @@ absl::Status CheckHolds(const model::WeightStore& store, PolicyVersion version) 
                         version, store.version(), store.in_update() ? ", half written" : "");
   }
   return absl::OkStatus();
+}
+
+void PassExecutor::Swap(std::span<const KvSwap> swaps) {
+  CHECK(swaps.empty()) << "this executor has no memory to swap to";
 }
 
 }  // namespace orrery::rollout

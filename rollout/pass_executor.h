@@ -68,6 +68,12 @@ class PassExecutor {
   // Ok, or why this executor can never serve the request.
   virtual absl::Status Admit(const GenerationRequest& request) const = 0;
 
+  // Blocks to the host's memory (SchedulerLimits::swap_blocks of it) and back, in order, behind the
+  // passes launched before and ahead of the next.
+  virtual void Swap(std::span<const KvSwap> swaps);
+  // Of all layers' keys and values.
+  virtual int64_t BlockBytes() const { return 0; }
+
   // Passes that may be in flight.
   virtual int depth() const = 0;
   // Pointers are valid during the call. REQUIRES: fewer than depth() in flight.

@@ -10,7 +10,7 @@ namespace orrery::rollout {
 using kernels::kBlockTokens;
 
 Scheduler::Scheduler(BlockPool* pool, const SchedulerLimits& limits)
-    : pool_(*pool), limits_(limits) {
+    : pool_(*pool), limits_(limits), swap_(limits.swap_blocks) {
   CHECK_GE(limits.max_running, 1);
   CHECK_GE(limits.prefill_chunk_tokens, 1);
 }
@@ -82,6 +82,21 @@ bool Scheduler::Ending(const Request& request, const Response& r) const {
          request.num_positions(r) >= limits_.max_positions;
 }
 
+bool Scheduler::Waits(const Request& request, const Response& r) const {
+  if (r.finished || r.running) return false;
+  // Its first token comes with the prompt's pass.
+  return request.num_positions(r) > request.prompt_size() && !Ending(request, r);
+}
+
+// Room for the whole known sequence, so that what was admitted can run at once.
+int64_t Scheduler::BlocksToFork(const Request& request, const Response& response) const {
+  return BlocksFor(request.num_positions(response)) - request.prompt_size() / kBlockTokens;
+}
+
+bool Scheduler::HasRoom(int64_t blocks) const {
+  return blocks + num_running_ / 4 <= pool_.num_free();
+}
+
 bool Scheduler::Extend(std::vector<int32_t>* blocks, int64_t positions) {
   const int64_t wanted = BlocksFor(positions) - static_cast<int64_t>(blocks->size());
   if (wanted > pool_.num_free()) return false;
@@ -89,34 +104,35 @@ bool Scheduler::Extend(std::vector<int32_t>* blocks, int64_t positions) {
   return true;
 }
 
+// Backwards: so they are taken again in order.
 void Scheduler::Release(std::vector<int32_t>* blocks) {
-  for (const int32_t block : *blocks) pool_.Release(block);
+  for (auto b = blocks->rbegin(); b != blocks->rend(); ++b) pool_.Release(*b);
   blocks->clear();
 }
 
 bool Scheduler::Fork(Request* request, Response* response, Copies* copies) {
   const int64_t full = request->prompt_size() / kBlockTokens;
   const int64_t tail = request->prompt_size() % kBlockTokens;
-  // Room for the whole known sequence, so that what was admitted can run at once,
-  const int64_t wanted = BlocksFor(request->num_positions(*response)) - full;
-  // and some for those that run already: what is admitted too early is preempted again.
-  if (wanted + num_running_ / 4 > pool_.num_free()) return false;
+  const int64_t wanted = BlocksToFork(*request, *response);
+  if (!HasRoom(wanted)) return false;
   for (int64_t i = 0; i < full; ++i) {
     pool_.Retain(request->prompt_blocks[i]);
     response->blocks.push_back(request->prompt_blocks[i]);
   }
   for (int64_t i = 0; i < wanted; ++i) response->blocks.push_back(pool_.Allocate());
-  if (tail > 0) {
+  response->num_computed = std::max(request->prompt_size(), response->saved.num_positions);
+  if (!response->saved.empty()) {
+    swap_.Restore(std::span(response->blocks).subspan(static_cast<size_t>(full)), &response->saved);
+  } else if (tail > 0) {
     copies->push_back(
         {request->prompt_blocks[full], response->blocks[full], static_cast<int32_t>(tail)});
   }
-  response->num_computed = request->prompt_size();
   response->running = true;
   ++num_running_;
   return true;
 }
 
-void Scheduler::Preempt(Response* response) {
+void Scheduler::Drop(Response* response) {
   Release(&response->blocks);
   response->num_computed = 0;
   response->running = false;
@@ -124,12 +140,35 @@ void Scheduler::Preempt(Response* response) {
   ++num_preemptions_;
 }
 
+void Scheduler::DropPrompt(Request* request) {
+  Release(&request->prompt_blocks);
+  request->prompt_computed = 0;
+}
+
+void Scheduler::Forget(Request* request) {
+  for (Response& r : request->responses) swap_.Forget(&r.saved);
+}
+
+// The prompt's full blocks are shared, and are there or come back when the response does. Passes in
+// flight write before the copies that follow them read.
+void Scheduler::Preempt(const Request& request, Response* response) {
+  const int64_t full = request.prompt_size() / kBlockTokens;
+  const int64_t count = BlocksFor(response->num_computed) - full;
+  // A copy of the prompt's end alone is as quickly made anew.
+  if (response->num_computed > request.prompt_size()) {
+    const std::span<const int32_t> own =
+        std::span(response->blocks).subspan(static_cast<size_t>(full), static_cast<size_t>(count));
+    num_swaps_ += swap_.Save(own, response->num_computed, &response->saved);
+  }
+  Drop(response);
+}
+
 Response* Scheduler::PreemptYoungest() {
   for (auto it = requests_.rbegin(); it != requests_.rend(); ++it) {
     std::vector<Response>& responses = it->second->responses;
     for (auto r = responses.rbegin(); r != responses.rend(); ++r) {
       if (!r->running) continue;
-      Preempt(&*r);
+      Preempt(*it->second, &*r);
       return &*r;
     }
   }
@@ -143,19 +182,57 @@ bool Scheduler::DropYoungestPrompt(const Request* but_not) {
     const bool in_use = std::any_of(request->responses.begin(), request->responses.end(),
                                     [](const Response& r) { return r.running; });
     if (in_use) continue;
-    Release(&request->prompt_blocks);
-    request->prompt_computed = 0;
+    PutPromptAside(request);
     return true;
   }
   return false;
 }
 
-void Scheduler::DropAll() {
-  while (PreemptYoungest() != nullptr) {
+void Scheduler::PutPromptAside(Request* request) {
+  const auto count = static_cast<size_t>(BlocksFor(request->prompt_computed));
+  const std::span<const int32_t> computed = std::span(request->prompt_blocks).first(count);
+  if (!swap_.Save(computed, request->prompt_computed, &request->prompt_saved) &&
+      request->prompt_epoch != epoch_) {
+    Forget(request);  // it will be another prompt's keys and values that they would go on from
   }
-  while (DropYoungestPrompt(nullptr)) {
+  DropPrompt(request);
+}
+
+bool Scheduler::RestorePrompt(Request* request) {
+  const int64_t blocks = BlocksFor(request->prompt_size());
+  int64_t follows = 1;  // as where a prompt is computed (SchedulePrompt)
+  if (request->prompt_saved.num_positions == request->prompt_size()) {
+    const auto first = std::find_if(request->responses.begin(), request->responses.end(),
+                                    [&](const Response& r) { return Waits(*request, r); });
+    if (first == request->responses.end()) return true;  // nobody needs it yet
+    follows = BlocksToFork(*request, *first);
+  }
+  if (!HasRoom(blocks + follows)) return false;
+  CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
+  request->prompt_computed = request->prompt_saved.num_positions;
+  swap_.Restore(request->prompt_blocks, &request->prompt_saved);
+  return true;
+}
+
+void Scheduler::WeightsChanged() {
+  ++epoch_;
+  for (auto& [id, request] : requests_) {
+    const int64_t kept = std::max(request->prompt_computed, request->prompt_saved.num_positions);
+    if (kept < request->prompt_size()) Forget(request.get());
+  }
+}
+
+void Scheduler::DropAll() {
+  for (auto& [id, request] : requests_) {
+    for (Response& r : request->responses) {
+      if (r.running) Drop(&r);
+    }
+    Forget(request.get());
+    swap_.Forget(&request->prompt_saved);
+    DropPrompt(request.get());
   }
   CHECK_EQ(pool_.num_free(), pool_.num_blocks());
+  CHECK_EQ(swap_.num_free(), swap_.num_blocks());
 }
 
 void Scheduler::ScheduleRunning(std::vector<Work>* pass, int64_t* budget) {
@@ -185,10 +262,9 @@ bool Scheduler::SchedulePending(Request* request, std::vector<Work>* pass, int64
                                 Copies* copies) {
   for (Response& r : request->responses) {
     if (num_running_ >= limits_.max_running) return true;
-    if (r.finished || r.running) continue;
-    // Its first token comes with the prompt's pass.
-    if (request->num_positions(r) == request->prompt_size() || Ending(*request, r)) continue;
-    if (*budget <= 0 && request->num_positions(r) > request->prompt_size() + 1) continue;
+    if (!Waits(*request, r)) continue;
+    const int64_t computed = std::max(request->prompt_size(), r.saved.num_positions);
+    if (*budget <= 0 && request->num_positions(r) > computed + 1) continue;
     if (!Fork(request, &r, copies)) return false;
     const int64_t left = request->num_positions(r) - r.num_computed;
     const int64_t count = left == 1 ? 1 : std::min(left, *budget);
@@ -210,6 +286,7 @@ bool Scheduler::SchedulePrompt(Request* request, std::vector<Work>* pass, int64_
       BlocksFor(request->prompt_size()) - static_cast<int64_t>(request->prompt_blocks.size());
   if (needed + 1 > pool_.num_free()) return false;
   CHECK(Extend(&request->prompt_blocks, request->prompt_size()));
+  if (request->prompt_computed == 0) request->prompt_epoch = epoch_;
   *budget -= count;
   if (count == left) *draws += responses;
   pass->push_back({request, nullptr, request->prompt_computed, count, count == left});
@@ -221,6 +298,8 @@ void Scheduler::ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies
   // Who finds no room ends it: the younger must not take the blocks that an older one waits for.
   for (auto& [id, request] : requests_) {
     if (num_running_ >= limits_.max_running) return;
+    if (!request->prompt_saved.empty() && !RestorePrompt(request.get())) return;
+    if (!request->prompt_saved.empty()) continue;
     const bool had_room = request->prompt_ready()
                               ? SchedulePending(request.get(), pass, budget, copies)
                               : SchedulePrompt(request.get(), pass, budget, &draws);
@@ -260,9 +339,11 @@ bool Scheduler::Finish(Request* request, Response* response) {
     response->running = false;
   }
   Release(&response->blocks);
+  swap_.Forget(&response->saved);
   response->finished = true;
   if (--request->num_unfinished > 0) return false;
   Release(&request->prompt_blocks);
+  swap_.Forget(&request->prompt_saved);
   requests_.erase(request->id);
   return true;
 }

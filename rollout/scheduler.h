@@ -6,8 +6,13 @@
 //                  ^----------'  preempted: blocks given back, tokens kept
 //
 // A prompt's full blocks are shared by its responses; the block in which the prompt ends is copied
-// for each. A preempted response computes its tokens again later: the keys and values come out
-// bitwise equal, so nothing sampled changes. Oldest first everywhere; the youngest is preempted.
+// for each. What a preempted response holds alone goes to the host's memory where there is room
+// (swap_blocks), and comes back bit for bit; so does a prompt that nobody runs on. Else it is
+// computed again later, and comes out bitwise equal where numerics are exact, so nothing sampled
+// changes. Oldest first everywhere; the youngest is preempted.
+//
+// New weights leave computed keys and values as they are, in either memory. But what is computed
+// anew is of the new weights: a response whose prompt was, is too (WeightsChanged).
 //
 // The engine's thread alone calls.
 #pragma once
@@ -21,6 +26,7 @@
 #include "kernels/attention/attention.h"
 #include "orchestrator/interfaces.h"
 #include "rollout/block_pool.h"
+#include "rollout/swap_space.h"
 
 namespace orrery::rollout {
 
@@ -29,6 +35,7 @@ struct SchedulerLimits {
   int64_t prefill_chunk_tokens = 512;  // prompt tokens (and recomputed ones) a step
   int64_t max_positions = 0;           // of the model
   int64_t max_draws = 1 << 20;         // first tokens a pass
+  int64_t swap_blocks = 0;             // of the host's memory for what is preempted; 0: no swap
 };
 
 struct Response {
@@ -36,6 +43,7 @@ struct Response {
   Generation generation;
   std::vector<int32_t> blocks;
   int64_t num_computed = 0;  // positions with keys and values, once the launched passes ran
+  SavedBlocks saved;         // while swapped out: those behind the prompt's full blocks
   // Tokens that launched passes draw and nobody has seen yet (0 or 1), and which draw of its pass.
   int64_t num_pending = 0;
   int32_t pending_draw = -1;
@@ -49,6 +57,8 @@ struct Request {
   RolloutEngine::OnDone on_done;
   std::vector<int32_t> prompt_blocks;
   int64_t prompt_computed = 0;
+  int64_t prompt_epoch = 0;  // Scheduler's count of weights when the prompt was begun
+  SavedBlocks prompt_saved;  // while swapped out
   std::shared_ptr<std::vector<uint8_t>> prompt_experts;  // where asked for (RoutedExperts::prompt)
   std::vector<Response> responses;
   size_t num_unfinished = 0;
@@ -101,7 +111,13 @@ class Scheduler {
   std::vector<Work> Next(Copies* copies, bool passes_pending = false);
   // The pass was run, or launched: its positions have keys and values for whatever runs after it.
   void Done(std::span<const Work> pass);
-  // Gives all blocks back: what was computed will be computed again. REQUIRES: no pass is pending.
+  // What moves to the host and back: behind all passes launched before the last Next, and before
+  // its copies and its pass.
+  std::vector<KvSwap> TakeSwaps() { return swap_.TakeSwaps(); }
+  // Passes compute with new weights from now on.
+  void WeightsChanged();
+  // Gives all blocks back, the host's among them: what was computed will be computed again.
+  // REQUIRES: no pass is pending.
   void DropAll();
   // Gives back a finished response's blocks; the request goes when it was the last.
   // Returns true where the request is gone.
@@ -109,6 +125,8 @@ class Scheduler {
 
   int64_t num_running() const { return num_running_; }
   int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_swaps() const { return num_swaps_; }  // of the preemptions, those without recompute
+  const SwapSpace& swap() const { return swap_; }
 
  private:
   static int64_t BlocksFor(int64_t positions) {
@@ -116,12 +134,27 @@ class Scheduler {
   }
   // Whether the token being sampled is its last for certain.
   bool Ending(const Request& request, const Response& response) const;
+  // Whether it has no blocks and wants to go on.
+  bool Waits(const Request& request, const Response& response) const;
+  // Blocks that a response which waits takes from the pool, beside the prompt's.
+  int64_t BlocksToFork(const Request& request, const Response& response) const;
+  // Whether so many are free and some more for those that run already: what is admitted too early
+  // is preempted again.
+  bool HasRoom(int64_t blocks) const;
   bool Extend(std::vector<int32_t>* blocks, int64_t positions);
   bool Fork(Request* request, Response* response, Copies* copies);
   void Release(std::vector<int32_t>* blocks);
-  void Preempt(Response* response);
+  // Blocks are given back, and nothing is saved.
+  void Drop(Response* response);
+  void DropPrompt(Request* request);
+  void Forget(Request* request);  // what is saved of its responses
+  void Preempt(const Request& request, Response* response);
   Response* PreemptYoungest();
   bool DropYoungestPrompt(const Request* but_not);
+  // Gives the prompt up, to the host where there is room.
+  void PutPromptAside(Request* request);
+  // False where there is no room.
+  bool RestorePrompt(Request* request);
   void ScheduleRunning(std::vector<Work>* pass, int64_t* budget);
   void ScheduleWaiting(std::vector<Work>* pass, int64_t* budget, Copies* copies);
   // False where there is no room.
@@ -133,6 +166,9 @@ class Scheduler {
   std::map<RequestId, std::unique_ptr<Request>> requests_;  // by age
   int64_t num_running_ = 0;
   int64_t num_preemptions_ = 0;
+  int64_t num_swaps_ = 0;
+  SwapSpace swap_;
+  int64_t epoch_ = 0;  // weights so far
 };
 
 }  // namespace orrery::rollout

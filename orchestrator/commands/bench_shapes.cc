@@ -94,6 +94,8 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   RETURN_IF_ERROR(CheckPositive("--prompt-tokens", a.prompt_tokens));
   RETURN_IF_ERROR(CheckPositive("--max-running", a.max_running));
   RETURN_IF_ERROR(CheckPositive("--chunk-tokens", a.prefill_chunk_tokens));
+  if (a.kv_tokens < 0) return InvalidInput("--kv-tokens {}: at least 0", a.kv_tokens);
+  if (a.swap_tokens < 0) return InvalidInput("--swap-tokens {}: at least 0", a.swap_tokens);
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::KnownShape(a.shape));
   rollout::cuda::RolloutBenchOptions options;
   options.prompts = a.prompts;
@@ -102,6 +104,8 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   options.lengths = std::move(lengths);
   options.max_running = a.max_running;
   options.prefill_chunk_tokens = a.prefill_chunk_tokens;
+  options.kv_tokens = a.kv_tokens;
+  options.swap_tokens = a.swap_tokens;
   options.numerics = ToNumerics(a);
   options.kv_format = ToKvFormat(a);
   return rollout::cuda::RunRolloutBench(spec, options);
@@ -160,6 +164,11 @@ absl::Status BenchPhase(const ShapeBenchArguments& a) {
       "responses {:.2f} s\n",
       report.new_tokens, report.seconds, report.tokens_per_second(), report.steps,
       report.preemptions, report.tail_seconds);
+  if (report.swaps > 0) {
+    fmt::print("{} of the preemptions by swap: {:.2f} GB to the host, {:.2f} GB back\n",
+               report.swaps, static_cast<double>(report.swapped_out_bytes) * 1e-9,
+               static_cast<double>(report.swapped_in_bytes) * 1e-9);
+  }
   return absl::OkStatus();
 }
 

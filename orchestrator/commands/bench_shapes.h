@@ -24,6 +24,7 @@ struct ShapeBenchArguments {
   int64_t prompts = 256, samples = 8, prompt_tokens = 100;
   std::string lengths = "256";  // a number, or a file with one a line
   int64_t max_running = 2048, prefill_chunk_tokens = 4096;
+  int64_t kv_tokens = 0, swap_tokens = 0;
 
   // train: packed sequences of one length. layers: 0: all of the shape's.
   int64_t layers = 0, micro_batch_tokens = 16384, sequence_tokens = 2048, micro_batches = 4;

@@ -71,6 +71,7 @@ class CudaGpu : public Gpu {
   absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const TextCodec* codec) override {
     CudaPassExecutorOptions options = EngineOptionsOf(experiment_, store_.spec());
     options.kv_blocks = plan_.kv_blocks;
+    options.scheduler.swap_blocks = plan_.needs.kv.swap;
     options.pool = pool_;
     options.turns = turns_;
     auto executor =

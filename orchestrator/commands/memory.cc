@@ -24,6 +24,8 @@ int64_t MachineMemory() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
+int64_t BlocksOf(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
 plan::Offload ToOffload(const std::string& name) {
   if (name == "always") return plan::Offload::kAlways;
   return name == "never" ? plan::Offload::kNever : plan::Offload::kAuto;
@@ -89,14 +91,16 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
   plan::KvNeeds kv;
   kv.block_bytes = block_bytes;
   kv.block_tokens = kBlock;
+  const bool samples = !q.supervised || !e.evals.empty();
+  if (e.rollout.preemption == "swap" && samples) kv.swap = BlocksOf(e.rollout.swap_tokens);
   if (e.rollout.kv_tokens > 0) {
-    kv.wanted = (e.rollout.kv_tokens + kBlock - 1) / kBlock;
+    kv.wanted = BlocksOf(e.rollout.kv_tokens);
     kv.fixed = true;
     return kv;
   }
-  kv.least = (SampledTokens(q) + kBlock - 1) / kBlock + 1;
+  kv.least = BlocksOf(SampledTokens(q)) + 1;
   kv.wanted = e.rollout.max_running * kv.least;
-  if (q.supervised && e.evals.empty()) kv.wanted = kv.least;  // nothing is sampled
+  if (!samples) kv.wanted = kv.least;
   return kv;
 }
 

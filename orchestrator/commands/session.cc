@@ -220,9 +220,12 @@ absl::Status MeasureRows(bool supervised, Session* session) {
   });
 }
 
-absl::Status CheckKv(int64_t blocks, const model::ModelSpec& spec) {
-  return CheckMappable(blocks * rollout::KvCache::BlockBytes(spec), "the keys and values",
-                       "set a smaller rollout.kv_tokens or rollout.max_running");
+absl::Status CheckKv(const rollout::EngineOptions& options, const model::ModelSpec& spec) {
+  const int64_t bytes = rollout::KvCache::BlockBytes(spec);
+  RETURN_IF_ERROR(CheckMappable(options.kv_blocks * bytes, "the keys and values",
+                                "set a smaller rollout.kv_tokens or rollout.max_running"));
+  return CheckMappable(options.scheduler.swap_blocks * bytes, "swapped keys and values",
+                       "set a smaller rollout.swap_tokens");
 }
 
 rollout::EngineOptions ToEngine(const configs::Experiment& e, const Session& session) {
@@ -230,6 +233,7 @@ rollout::EngineOptions ToEngine(const configs::Experiment& e, const Session& ses
   options.scheduler.max_running = e.rollout.max_running;
   options.scheduler.prefill_chunk_tokens = e.rollout.prefill_chunk_tokens;
   options.scheduler.max_positions = session.store->spec().max_positions;
+  options.scheduler.swap_blocks = session.plan.needs.kv.swap;
   options.kv_blocks = session.plan.kv_blocks;
   return options;
 }
@@ -410,7 +414,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     ASSIGN_OR_RETURN(session->engine, session->gpu->MakeEngine(session->codec.get()));
   } else {
     const rollout::EngineOptions engine = ToEngine(e, *session);
-    RETURN_IF_ERROR(CheckKv(engine.kv_blocks, spec));
+    RETURN_IF_ERROR(CheckKv(engine, spec));
     session->engine =
         std::make_unique<rollout::Engine>(session->store.get(), session->codec.get(), engine);
   }

@@ -22,6 +22,8 @@ int64_t KvBytes(const MemoryNeeds& needs, const MemoryLimits& limits, int64_t bl
   return limits.gpu_name.empty() ? bytes : RoundUp(bytes, limits.gpu_page_bytes);
 }
 
+int64_t SwapBytes(const MemoryNeeds& needs) { return needs.kv.swap * needs.kv.block_bytes; }
+
 // Blocks of which the cache, in whole pages, takes at most `room` bytes.
 int64_t BlocksWithin(const MemoryNeeds& needs, const MemoryLimits& limits, int64_t room) {
   if (needs.kv.block_bytes == 0) return needs.kv.wanted;
@@ -32,7 +34,9 @@ int64_t BlocksWithin(const MemoryNeeds& needs, const MemoryLimits& limits, int64
 // Room for the cache on the device that has it, lending or not.
 int64_t KvRoom(const MemoryPlan& plan) {
   const MemoryNeeds& needs = plan.needs;
-  if (!plan.on_gpu()) return plan.limits.host_bytes - Sum(needs.host) - Sum(needs.saving);
+  if (!plan.on_gpu()) {
+    return plan.limits.host_bytes - Sum(needs.host) - Sum(needs.saving) - SwapBytes(needs);
+  }
   const int64_t fixed = Sum(needs.gpu) + Sum(plan.offloaded ? needs.staging : needs.optimizer);
   const int64_t room = plan.limits.gpu_bytes - plan.limits.gpu_spare_bytes - fixed;
   return plan.kv_lends ? room : room - Sum(needs.training);
@@ -82,6 +86,12 @@ std::vector<Item> HostItems(const MemoryPlan& plan) {
   std::vector<Item> items = plan.needs.host;
   Append(plan.offloaded ? plan.needs.optimizer : plan.needs.saving, &items);
   if (!plan.on_gpu()) items.push_back(KvItem(plan));
+  if (plan.needs.kv.swap > 0) {
+    items.push_back({fmt::format("swapped keys and values of {} tokens{}",
+                                 plan.needs.kv.swap * plan.needs.kv.block_tokens,
+                                 plan.on_gpu() ? ", pinned" : ""),
+                     SwapBytes(plan.needs)});
+  }
   return items;
 }
 
@@ -123,6 +133,7 @@ std::string Fix(const MemoryPlan& plan) {
   if (!plan.offloaded && !needs.optimizer.empty() && needs.offload == Offload::kNever) {
     add("set trainer.optimizer_offload: auto");
   }
+  if (needs.kv.swap > 0 && !plan.fits_host()) add("lower rollout.swap_tokens");
   if (needs.kv.fixed) add("lower rollout.kv_tokens");
   add("lower rollout.max_running or rollout.prefill_chunk_tokens");
   add("use a smaller model or model.dtype: bfloat16");
@@ -158,7 +169,7 @@ int64_t MemoryPlan::gpu_bytes() const {
 
 int64_t MemoryPlan::host_bytes() const {
   return Sum(needs.host) + Sum(offloaded ? needs.optimizer : needs.saving) +
-         (on_gpu() ? 0 : kv_bytes());
+         (on_gpu() ? 0 : kv_bytes()) + SwapBytes(needs);
 }
 
 bool MemoryPlan::fits_gpu() const {

@@ -33,6 +33,7 @@ struct KvNeeds {
   int64_t wanted = 0;  // blocks with which no running sequence ever waits
   int64_t least = 1;   // blocks of one sequence
   bool fixed = false;  // the experiment says how many: all or nothing
+  int64_t swap = 0;    // blocks of the host's memory, pinned with a GPU, for preempted sequences
 };
 
 struct MemoryNeeds {

@@ -84,6 +84,7 @@ CudaExecutor::CudaExecutor(const DeviceWeights* weights, const kernels::DeviceLi
       limits_(limits),
       stream_(NewStream()),
       ops_(weights, device, limits, stream_),
+      host_kv_(ops_.Planes(), limits.swap_blocks),
       device_(device) {
   const BufferSizes sizes(spec_, device, limits);
   input_ = DeviceBuffer(sizes.input);

@@ -71,6 +71,8 @@ class CudaExecutor {
 
   // REQUIRES: fewer than kMaxInFlight steps in flight.
   void Launch(const Step& step);
+  // Blocks to the host's memory (swap_blocks of the limits) and back, behind the steps in flight.
+  void Swap(std::span<const KvSwap> swaps) { host_kv_.Swap(swaps, stream_); }
   // Waits for the oldest step in flight.
   StepResult Collect();
   int in_flight() const { return in_flight_; }
@@ -123,6 +125,7 @@ class CudaExecutor {
   const OpsLimits limits_;
   cudaStream_t stream_;
   CudaOps ops_;
+  HostKv host_kv_;
   const kernels::DeviceLimits device_;
   DeviceBuffer input_, copies_, ids_, sampler_workspace_, output_;
   DeviceBuffer top_workspace_, top_output_;  // of top log-probs, where they may be asked for

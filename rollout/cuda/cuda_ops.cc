@@ -154,6 +154,18 @@ kernels::cuda::KvBlocks CudaOps::Layer(int64_t layer) const {
   return blocks;
 }
 
+std::vector<KvPlane> CudaOps::Planes() const {
+  const int64_t bytes =
+      KvBytes(spec_, weights_.dtype(), 1, limits_.kv_format) / (2 * spec_.num_layers);
+  std::vector<KvPlane> planes;
+  for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
+    const kernels::cuda::KvBlocks blocks = Layer(layer);
+    planes.push_back({static_cast<std::byte*>(blocks.k), bytes});
+    planes.push_back({static_cast<std::byte*>(blocks.v), bytes});
+  }
+  return planes;
+}
+
 void CudaOps::CopyKv(const kernels::KvCopy* copies, int64_t n) {
   for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
     kernels::cuda::CopyKv(copies, n, Layer(layer), stream_);

@@ -14,6 +14,7 @@
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "rollout/cuda/host_kv.h"
 #include "trainer/model/cuda/device_weights.h"
 #include "trainer/model/transformer.h"
 
@@ -53,6 +54,7 @@ struct OpsLimits {
   int64_t max_logit_rows = 0;  // logits at a time; more samples go through the head in turns
   int64_t max_positions = 0;   // of a sequence
   int64_t kv_blocks = 0;
+  int64_t swap_blocks = 0;   // of pinned memory of the host (of the executor)
   int64_t top_logprobs = 0;  // most likely tokens that a draw may ask for (of the executor)
   KvFormat kv_format = KvFormat::kModel;
   Numerics numerics = Numerics::kExact;
@@ -85,6 +87,9 @@ class CudaOps : public model::Ops {
 
   // Positions [0, count) of blocks to other blocks, in every layer. copies: device [n].
   void CopyKv(const kernels::KvCopy* copies, int64_t n);
+
+  // Keys and values as they are set aside (HostKv); fixed addresses.
+  std::vector<KvPlane> Planes() const;
 
   // Gives the memory of keys and values back to the pool, contents lost, until TakeKv; addresses
   // stay. Both wait for the device. REQUIRES: nothing that reads them is launched in between.

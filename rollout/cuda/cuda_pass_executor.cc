@@ -18,6 +18,7 @@ OpsLimits CudaPassExecutor::ToOpsLimits(const CudaPassExecutorOptions& options) 
   limits.max_logit_rows = std::min<int64_t>(limits.max_samples, 2048);
   limits.max_positions = s.max_positions;
   limits.kv_blocks = options.kv_blocks;
+  limits.swap_blocks = s.swap_blocks;
   limits.top_logprobs = options.top_logprobs;
   limits.kv_format = options.kv_format;
   limits.numerics = options.numerics;
@@ -35,6 +36,7 @@ CudaPassExecutor::CudaPassExecutor(std::shared_ptr<DeviceWeights> weights,
       pool_(options.kv_blocks),
       turns_(options.turns),
       top_logprobs_(options.top_logprobs),
+      kv_format_(options.kv_format),
       executor_(weights_.get(), device, ToOpsLimits(options)) {
   if (turns_ == nullptr) return;
   turns_->Register(MemoryTurns::kRollout, {[this] {
@@ -161,6 +163,15 @@ void CudaPassExecutor::Launch(std::span<const Work> pass, std::span<const Draw> 
   }
   const std::unique_lock<std::mutex> turn = TakeTurn();
   executor_.Launch(step);
+}
+
+void CudaPassExecutor::Swap(std::span<const KvSwap> swaps) {
+  const std::unique_lock<std::mutex> turn = TakeTurn();
+  executor_.Swap(swaps);
+}
+
+int64_t CudaPassExecutor::BlockBytes() const {
+  return CudaOps::KvBytes(spec(), weights_->dtype(), 1, kv_format_);
 }
 
 PassResult CudaPassExecutor::Collect() {

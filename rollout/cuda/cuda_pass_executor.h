@@ -39,6 +39,8 @@ class CudaPassExecutor : public PassExecutor {
   void Sleep() override;
   void Wake() override;
   absl::Status Admit(const GenerationRequest& request) const override;
+  void Swap(std::span<const KvSwap> swaps) override;
+  int64_t BlockBytes() const override;
   int depth() const override { return CudaExecutor::kMaxInFlight; }
   void Launch(std::span<const Work> pass, std::span<const Draw> draws,
               const Copies& copies) override;
@@ -56,6 +58,7 @@ class CudaPassExecutor : public PassExecutor {
   BlockPool pool_;
   const std::shared_ptr<kernels::cuda::MemoryTurns> turns_;
   const int64_t top_logprobs_;
+  const KvFormat kv_format_;
   CudaExecutor executor_;
 };
 

@@ -60,6 +60,10 @@ GenerationRequest MakeRequest(const model::ModelSpec& spec, const RolloutBenchOp
   return request;
 }
 
+int64_t BlocksOf(int64_t tokens) {
+  return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+}
+
 // One token alone: what waits for it is the start of everything.
 double FirstToken(Engine* engine, const model::ModelSpec& spec, RolloutBenchOptions options) {
   options.samples = 1;
@@ -94,10 +98,12 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
       CudaOps::BufferBytes(spec, dtype, device, CudaPassExecutor::ToOpsLimits(executor_options));
   const int64_t block = CudaOps::KvBytes(spec, dtype, 1, options.kv_format);
   const int64_t room = device.memory_bytes / 100 * 94 - fixed;
-  const int64_t useful =
-      options.prompts * options.samples *
-      ((limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens + 1);
+  const int64_t useful = options.prompts * options.samples * (BlocksOf(limits.max_positions) + 1);
   executor_options.kv_blocks = std::min(room / block, useful);
+  if (options.kv_tokens > 0) {
+    executor_options.kv_blocks = std::min(room / block, BlocksOf(options.kv_tokens));
+  }
+  limits.swap_blocks = BlocksOf(options.swap_tokens);
   if (executor_options.kv_blocks < 1) {
     return Exhausted("weights and buffers take {} MB of the GPU's {} MB", fixed >> 20,
                      device.memory_bytes >> 20);
@@ -124,8 +130,12 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   report.seconds = Seconds(begin, arrivals.times.back());
   report.tail_seconds = Seconds(arrivals.times[all - all / 10 - 1], arrivals.times.back());
   report.new_tokens = arrivals.tokens;
-  report.steps = engine.stats().steps - before.steps;
-  report.preemptions = engine.stats().preemptions;
+  const EngineStats after = engine.stats();
+  report.steps = after.steps - before.steps;
+  report.preemptions = after.preemptions;
+  report.swaps = after.swaps;
+  report.swapped_out_bytes = after.swapped_out_bytes;
+  report.swapped_in_bytes = after.swapped_in_bytes;
   return report;
 }
 

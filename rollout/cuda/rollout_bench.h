@@ -17,6 +17,8 @@ struct RolloutBenchOptions {
   std::vector<int64_t> lengths;  // of the responses, used in turn
   int64_t max_running = 2048;
   int64_t prefill_chunk_tokens = 4096;
+  int64_t kv_tokens = 0;    // 0: what there is room for
+  int64_t swap_tokens = 0;  // of pinned memory for preempted responses; 0: they are recomputed
   uint64_t seed = 1;
   Numerics numerics = Numerics::kFast;
   KvFormat kv_format = KvFormat::kModel;
@@ -30,6 +32,8 @@ struct RolloutBenchReport {
   int64_t new_tokens = 0;
   int64_t steps = 0;
   int64_t preemptions = 0;
+  int64_t swaps = 0;  // of them
+  int64_t swapped_out_bytes = 0, swapped_in_bytes = 0;
   double tokens_per_second() const { return static_cast<double>(new_tokens) / seconds; }
 };
 

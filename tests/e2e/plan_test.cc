@@ -38,6 +38,26 @@ TEST(Plan, ForAGpuThatIsNotHere) {
   EXPECT_THAT(supervised.out, HasSubstr("180.00 GB"));
 }
 
+TEST(Plan, SwapTakesOfTheHost) {
+  const TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 2);
+  const auto plan = [&](const std::string& tokens, const std::string& device) {
+    return Orrery({"plan", file, "--set", "rollout.preemption=swap", "--set",
+                   "rollout.swap_tokens=" + tokens, "--set", "run.device=auto", "--gpu", device});
+  };
+  const Ended fits = plan("1000", "h200");
+  if (fits.err.find("built without a CUDA toolkit") != std::string::npos) {
+    GTEST_SKIP() << "built without a CUDA toolkit";
+  }
+  EXPECT_EQ(fits.code, 0) << fits;
+  EXPECT_THAT(fits.out, HasSubstr("swapped keys and values of 1008 tokens, pinned"));
+  const Ended refused = plan("1000000000", "h200");
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_THAT(refused.out, HasSubstr("swapped keys and values of 1000000000 tokens, pinned"));
+  EXPECT_THAT(refused.err, HasSubstr("of the host's memory"));
+  EXPECT_THAT(refused.err, HasSubstr("lower rollout.swap_tokens"));
+}
+
 TEST(Plan, BadArguments) {
   const TempFolder folder;
   const std::string file = SmallExperiment(folder, "a", 2);

@@ -45,6 +45,10 @@ class Driver {
     Copies copies;
     const std::vector<Work> pass = scheduler_.Next(&copies);
     ASSERT_FALSE(pass.empty());
+    for (const KvSwap& swap : scheduler_.TakeSwaps()) {
+      ASSERT_LT(swap.host_block, limits_.swap_blocks);
+      ASSERT_LT(swap.block, cache_.num_blocks());
+    }
     for (const kernels::KvCopy& copy : copies) {
       EXPECT_EQ(cache_.references(copy.to_block), 1);
       EXPECT_GT(cache_.references(copy.from_block), 0);
@@ -73,6 +77,7 @@ class Driver {
     }
     EXPECT_EQ(finished_, expected_);
     EXPECT_EQ(cache_.num_free(), cache_.num_blocks());
+    EXPECT_EQ(scheduler_.swap().num_free(), limits_.swap_blocks);
     EXPECT_EQ(scheduler_.num_running(), 0);
   }
   Scheduler& scheduler() { return scheduler_; }
@@ -204,11 +209,11 @@ TEST(SchedulerTest, OlderResponseIsNotStarvedByYoungerPrompts) {
 }
 
 TEST(SchedulerTest, RandomLoadsEndAndGiveAllBlocksBack) {
-  int64_t preemptions = 0;
-  for (uint64_t i = 0; i <= 600; ++i) {
+  int64_t preemptions = 0, swaps = 0;
+  for (uint64_t i = 0; i <= 1200; ++i) {
     // The last one once went round for ever: a dropped prompt came back before the older response
     // that needed its blocks and more.
-    const uint64_t seed = i < 600 ? i : 13212;
+    const uint64_t seed = i < 1200 ? i : 13212;
     RandomStream random(HashSeed({seed}));
     const auto pick = [&](int64_t low, int64_t high) {
       return low + static_cast<int64_t>(random.Uniform() * static_cast<double>(high - low + 1));
@@ -217,6 +222,7 @@ TEST(SchedulerTest, RandomLoadsEndAndGiveAllBlocksBack) {
     limits.max_running = pick(1, 12);
     limits.prefill_chunk_tokens = pick(0, 1) == 0 ? pick(1, 20) : 512;
     limits.max_positions = pick(40, 120);
+    if (i >= 600 && i < 1200) limits.swap_blocks = pick(0, 1) == 0 ? pick(1, 8) : 500;
     Driver driver(pick(4, 20), limits, seed % 3);
     for (int64_t requests = pick(1, 12); requests > 0; --requests) {
       (void)driver.Add(MakeRequest(pick(1, 60), static_cast<size_t>(pick(1, 6)), pick(1, 70)));
@@ -224,11 +230,16 @@ TEST(SchedulerTest, RandomLoadsEndAndGiveAllBlocksBack) {
         ASSERT_NO_FATAL_FAILURE(driver.Step()) << "seed " << seed;
       }
       if (pick(0, 3) == 0) driver.Abort(static_cast<RequestId>(pick(0, driver.last_id())));
+      if (limits.swap_blocks == 0) continue;
+      if (pick(0, 3) == 0) driver.scheduler().WeightsChanged();
+      if (pick(0, 7) == 0) driver.scheduler().DropAll();
     }
     ASSERT_NO_FATAL_FAILURE(driver.RunAll(20000)) << "seed " << seed;
     preemptions += driver.scheduler().num_preemptions();
+    swaps += driver.scheduler().num_swaps();
   }
   EXPECT_GT(preemptions, 100);
+  EXPECT_GT(swaps, 100);
 }
 
 TEST(BlockPoolTest, CountsReferences) {

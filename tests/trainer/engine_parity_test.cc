@@ -114,6 +114,10 @@ TEST_P(EngineParityTest, ResultsDependOnRequestAndWeightsAlone) {
     options.scheduler.prefill_chunk_tokens = chunk;
     options.kv_blocks = 9;
     EXPECT_GT(expect(options, "a small cache").preemptions, 0);
+    for (const int64_t swap_blocks : {2, 200}) {
+      options.scheduler.swap_blocks = swap_blocks;
+      EXPECT_GT(expect(options, "a small cache with swap").swaps, 0);
+    }
   }
   rollout::EngineOptions unsharded = plain;
   unsharded.sharded_model_bytes = 0;

@@ -105,6 +105,27 @@ TEST(MemoryPlanTest, TheHostIsALimitToo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("80.00 GB of the host's memory"));
 }
 
+TEST(MemoryPlanTest, SwappedKeysAndValuesAreTheHosts) {
+  MemoryNeeds needs = Needs();
+  needs.kv.swap = 500;
+  MemoryLimits limits = Limits(146);
+  limits.host_bytes = 70 * kGb;
+  const MemoryPlan plan = Decide(needs, limits);
+  EXPECT_EQ(plan.host_bytes(), 70 * kGb);
+  EXPECT_EQ(plan.gpu_bytes(), 145 * kGb);
+  EXPECT_TRUE(CheckFits(plan).ok());
+  EXPECT_THAT(PlanText(plan), HasSubstr("swapped keys and values of 8000 tokens, pinned"));
+  --limits.host_bytes;
+  const absl::Status refused = CheckFits(Decide(needs, limits));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("lower rollout.swap_tokens"));
+  // On the host alone the cache has what they leave.
+  needs = {.host = {{"weights", 20 * kGb}}, .kv = needs.kv};
+  const MemoryPlan alone = Decide(needs, {.host_bytes = 80 * kGb});
+  EXPECT_EQ(alone.kv_blocks, 100);
+  EXPECT_EQ(alone.host_bytes(), 80 * kGb);
+}
+
 TEST(MemoryPlanTest, OnTheHostAloneTheCacheIsItsOwn) {
   MemoryNeeds needs;
   needs.host = {{"weights", 20 * kGb}};

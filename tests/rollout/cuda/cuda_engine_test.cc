@@ -26,6 +26,8 @@ constexpr const char* kConfig = R"({"vocab_size": 500, "num_hidden_layers": 2, "
 struct Setting {
   int64_t max_running = 64, chunk = 512, blocks = 2000;
   Numerics numerics = Numerics::kExact;
+  int64_t swap_blocks = 0;
+  KvFormat kv_format = KvFormat::kModel;
 };
 
 class CudaEngineTest : public testing::Test {
@@ -47,6 +49,7 @@ class CudaEngineTest : public testing::Test {
     options.scheduler = Limits(setting);
     options.kv_blocks = setting.blocks;
     options.numerics = setting.numerics;
+    options.kv_format = setting.kv_format;
     options.top_logprobs = 8;
     auto weights = std::make_unique<DeviceWeights>(spec_, store.dtype());
     weights->CopyFrom(store, nullptr);
@@ -60,6 +63,7 @@ class CudaEngineTest : public testing::Test {
     limits.prefill_chunk_tokens = setting.chunk;
     limits.max_positions = 600;
     limits.max_draws = 64;
+    limits.swap_blocks = setting.swap_blocks;
     return limits;
   }
   GenerationRequest MakeRequest(uint64_t i, const SamplingOptions& sampling) const {
@@ -93,7 +97,8 @@ class CudaEngineTest : public testing::Test {
       }
     }
     collector.Wait();
-    preemptions_ += engine.stats().preemptions;
+    stats_ = engine.stats();
+    preemptions_ += stats_.preemptions;
     for (uint64_t i = 0; i < 24; ++i) {
       for (uint64_t n = 0; n < 4; ++n) {
         all.push_back(split ? collector.Of(100 + 4 * i + n)[0] : collector.Of(i)[n]);
@@ -131,6 +136,7 @@ class CudaEngineTest : public testing::Test {
 
   model::ModelSpec spec_;
   mutable int64_t preemptions_ = 0;
+  mutable EngineStats stats_;  // of the last Generate
   bool routed_experts_ = false;
   int64_t top_logprobs_ = 0;
 };
@@ -168,6 +174,40 @@ TEST_F(CudaEngineTest, ExactResponsesDependOnNothingElse) {
     expect({64, 7, 2000}, "chunks of 7");
     expect({64, 100, 60}, "few blocks");
     EXPECT_GT(preemptions_, 0);
+  }
+}
+
+TEST_F(CudaEngineTest, SwappedResponsesGoOnBitForBit) {
+  const std::pair<DType, KvFormat> formats[] = {{DType::kBFloat16, KvFormat::kModel},
+                                                {DType::kFloat32, KvFormat::kModel},
+                                                {DType::kBFloat16, KvFormat::kFloat8}};
+  for (const auto& [dtype, format] : formats) {
+    const auto store = MakeStore(dtype);
+    Setting setting;
+    setting.kv_format = format;
+    const std::vector<Generation> want = Generate(MakeExecutor(*store, setting), setting, {});
+    ASSERT_EQ(stats_.preemptions, 0);
+    const int64_t prompt_tokens = stats_.prompt_tokens;
+    const auto expect = [&](int64_t swap_blocks) {
+      setting.chunk = 100;
+      setting.blocks = 60;
+      setting.swap_blocks = swap_blocks;
+      ExpectSame(Generate(MakeExecutor(*store, setting), setting, {}), want,
+                 fmt::format("{} blocks of the host", swap_blocks));
+      EXPECT_GT(stats_.preemptions, 0);
+    };
+    expect(0);
+    EXPECT_EQ(stats_.swaps + stats_.swapped_out_bytes, 0);
+    expect(4000);
+    EXPECT_GT(stats_.swaps, 0);
+    EXPECT_EQ(stats_.prompt_tokens, prompt_tokens) << "a prompt was computed again";
+    const int64_t block = CudaOps::KvBytes(spec_, dtype, 1, format);
+    EXPECT_GT(stats_.swapped_in_bytes, 0);
+    EXPECT_EQ(stats_.swapped_in_bytes % block, 0);
+    EXPECT_LE(stats_.swapped_in_bytes, stats_.swapped_out_bytes);
+    expect(7);  // full most of the time: the others are computed again
+    EXPECT_GT(stats_.preemptions, stats_.swaps);
+    EXPECT_GT(stats_.swaps, 0);
   }
 }
 
@@ -220,6 +260,20 @@ TEST_F(CudaEngineTest, RoutedExpertsDependOnNothingElseAndChangeNothing) {
     }
   }
   EXPECT_GT(preemptions_, 0);
+}
+
+TEST_F(CudaEngineTest, SwapRecordsTheExpertsOnce) {
+  const auto store = MakeStore(DType::kBFloat16);
+  const Setting plain;
+  routed_experts_ = true;
+  const std::vector<Generation> want = Generate(MakeExecutor(*store, plain), plain, {});
+  Setting few{64, 100, 60};
+  few.swap_blocks = 4000;
+  const std::vector<Generation> got = Generate(MakeExecutor(*store, few), few, {});
+  EXPECT_GT(stats_.swaps, 0);
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(Experts(got[i]), Experts(want[i])) << "response " << i;
+  }
 }
 
 TEST_F(CudaEngineTest, TopLogprobsAreTheCpusAndDependOnNothingElse) {

@@ -56,6 +56,7 @@ class CudaSleepTest : public testing::Test {
       EXPECT_EQ(weights->data(), at);
     }
     collector.Wait();
+    swaps_ = engine.stats().swaps;
     std::vector<std::vector<int32_t>> tokens;
     for (uint64_t i = 0; i < 12; ++i) {
       for (const Generation& g : collector.Of(i)) tokens.push_back(g.token_ids);
@@ -64,11 +65,23 @@ class CudaSleepTest : public testing::Test {
   }
   model::ModelSpec spec_;
   CudaPassExecutorOptions options_;
+  int64_t swaps_ = 0;
 };
 
 TEST_F(CudaSleepTest, FreesItsMemoryAndWakesToTheSameTokens) {
   const std::vector<std::vector<int32_t>> expected = Generate(false);
   EXPECT_EQ(Generate(true), expected);
+}
+
+TEST_F(CudaSleepTest, WhatWasSwappedIsComputedAgainAndTokensAreTheSame) {
+  const std::vector<std::vector<int32_t>> expected = Generate(false);
+  EXPECT_EQ(swaps_, 0);
+  options_.kv_blocks = 200;
+  options_.scheduler.swap_blocks = 2000;
+  EXPECT_EQ(Generate(false), expected);
+  EXPECT_GT(swaps_, 0);
+  EXPECT_EQ(Generate(true), expected);
+  EXPECT_GT(swaps_, 0);
 }
 
 }  // namespace
