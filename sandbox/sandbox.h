@@ -26,9 +26,11 @@ namespace orrery::sandbox {
 
 // Where the changes of a sandbox lie, and by that how disk and inodes are limited.
 enum class DiskBackend : uint8_t {
-  kTmpfs,      // in memory, counted inside the memory limit
-  kLoop,       // a pool of preformatted ext4 images
-  kUnlimited,  // a folder: the disk limit is not enforced (only with allow_unenforced)
+  kTmpfs,         // in memory, counted inside the memory limit
+  kLoop,          // a pool of preformatted ext4 images
+  kProjectQuota,  // a folder of a project of its own, where the state folder's file system has them
+  kAuto,          // the first that this machine has of kProjectQuota, kLoop and kTmpfs
+  kUnlimited,     // a folder: the disk limit is not enforced (only with allow_unenforced)
 };
 
 struct Limits {

@@ -89,6 +89,12 @@ ensure_test_setup() {
   with_lock "$DEPS/.lock" install_arm64_image
 }
 
+# And what the slow ones need.
+ensure_guest_setup() {
+  source "$ROOT/setup/guest.sh"
+  with_lock "$DEPS/.lock" install_guest
+}
+
 setup_command() {
   local start=$SECONDS
   case ${1-} in

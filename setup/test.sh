@@ -101,6 +101,7 @@ test_command() {
     shift
   done
   ensure_test_setup
+  ((!slow)) || ensure_guest_setup
   export ORRERY_ORACLE_PYTHON=${ORRERY_ORACLE_PYTHON-$ORACLES/bin/python}
   labels=$(excluded_labels "$slow") || true
   build_and_test "$preset" ${labels:+-LE "$labels"} "${arguments[@]}" || status=$?

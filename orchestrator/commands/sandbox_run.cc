@@ -286,20 +286,26 @@ std::function<absl::StatusOr<Ending>()> Then(absl::Status (*run)(const Arguments
 
 absl::Status ApplyDisk(const std::string& name, sb::HostOptions* options) {
   options->allow_unenforced = name == "unlimited";
-  if (name == "tmpfs") {
-    options->disk = sb::DiskBackend::kTmpfs;
-  } else if (name == "loop") {
-    options->disk = sb::DiskBackend::kLoop;
-  } else if (name == "unlimited") {
-    options->disk = sb::DiskBackend::kUnlimited;
-  } else {
-    return InvalidInput("--disk {}: tmpfs, loop or unlimited", name);
+  static constexpr std::pair<std::string_view, sb::DiskBackend> kNames[] = {
+      {"tmpfs", sb::DiskBackend::kTmpfs},
+      {"loop", sb::DiskBackend::kLoop},
+      {"project_quota", sb::DiskBackend::kProjectQuota},
+      {"auto", sb::DiskBackend::kAuto},
+      {"unlimited", sb::DiskBackend::kUnlimited}};
+  for (const auto& [known, disk] : kNames) {
+    if (name != known) continue;
+    options->disk = disk;
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return InvalidInput("--disk {}: tmpfs, loop, project_quota, auto or unlimited", name);
 }
 
 const char* DiskHelp() {
-  return "where changes lie: tmpfs (counted as memory), loop (an ext4 file each) or unlimited";
+  return "where changes lie: tmpfs (counted as memory), loop (an ext4 file each), project_quota (a "
+         "folder "
+         "each, limited by the file system), auto (the first that there is of project_quota, loop "
+         "and "
+         "tmpfs) or unlimited";
 }
 
 void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Ending>()>* chosen) {

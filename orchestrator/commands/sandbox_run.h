@@ -19,7 +19,7 @@ namespace orrery::commands {
 // its sandbox failed, 128 + N by signal N.
 void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Ending>()>* chosen);
 
-// "tmpfs", "loop" or "unlimited": where changes lie.
+// "tmpfs", "loop", "project_quota", "auto" or "unlimited": where changes lie.
 absl::Status ApplyDisk(const std::string& name, sandbox::HostOptions* options);
 const char* DiskHelp();
 

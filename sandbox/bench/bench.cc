@@ -119,7 +119,10 @@ std::string_view DiskName(DiskBackend disk) {
       return "tmpfs, inside the memory limit";
     case DiskBackend::kLoop:
       return "an ext4 file each, by a loop device";
+    case DiskBackend::kProjectQuota:
+      return "a folder each, by project quota";
     case DiskBackend::kUnlimited:
+    case DiskBackend::kAuto:
       break;
   }
   return "nothing";
@@ -304,10 +307,13 @@ void PrintMachine(const BenchOptions& options, const SandboxHost& host) {
   utsname name{};
   ::uname(&name);
   const auto hierarchies = Hierarchies::Find();
-  std::printf("%s %s %s, %u CPUs; cgroups: %s; disk limit by: %s; limits: the defaults\n",
-              name.sysname, name.release, name.machine, std::thread::hardware_concurrency(),
-              hierarchies.ok() ? hierarchies->Describe().c_str() : "",
-              DiskName(options.host.disk).data());
+  std::printf(
+      "%s %s %s, %u CPUs; cgroups: %s; disk limit by: %s; limits: the defaults\n", name.sysname,
+      name.release, name.machine, std::thread::hardware_concurrency(),
+      hierarchies.ok() ? hierarchies->Describe().c_str() : "",
+      DiskName(options.host.disk == DiskBackend::kAuto ? ChooseDisk(options.host.state_folder)
+                                                       : options.host.disk)
+          .data());
   std::printf("admits %lld sandboxes and %lld MiB; load of the machine before: %.1f\n",
               static_cast<long long>(host.load().max_sandboxes),
               static_cast<long long>(host.load().max_memory_bytes >> 20), LoadAverage());

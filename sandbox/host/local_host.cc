@@ -14,6 +14,7 @@
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
+#include "sandbox/disk/project_quota.h"
 #include "sandbox/disk/remove_tree.h"
 #include "sandbox/host/blank_pool.h"
 #include "sandbox/host/control.h"
@@ -65,10 +66,19 @@ absl::Status FillDefaults(HostOptions& options) {
   if (options.launchers <= 0) options.launchers = std::min(4, CountCpus());
   if (options.disk == DiskBackend::kUnlimited && !options.allow_unenforced) {
     return InvalidInput(
-        "disk backend unlimited does not enforce the disk limit: take tmpfs or loop, or allow it "
+        "disk backend unlimited does not enforce the disk limit: take project_quota, loop or "
+        "tmpfs, or allow it "
         "with allow_unenforced");
   }
   return absl::OkStatus();
+}
+
+bool HasLoopImages() {
+  if (::access("/dev/loop-control", R_OK | W_OK) != 0) return false;
+  for (const char* folder : {"/usr/sbin", "/usr/bin", "/sbin", "/bin"}) {
+    if (::access((std::string(folder) + "/mkfs.ext4").c_str(), X_OK) == 0) return true;
+  }
+  return false;
 }
 
 // A tmpfs is counted as memory alone.
@@ -135,6 +145,11 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
   resources_.num_cpus = CountCpus();
   const std::string& state = resources_.options.state_folder;
   RETURN_IF_ERROR(MakeFolders(state));
+  DiskBackend& disk = resources_.options.disk;
+  if (disk == DiskBackend::kAuto) disk = ChooseDisk(state);
+  if (disk == DiskBackend::kProjectQuota) {
+    ASSIGN_OR_RETURN(resources_.projects, ProjectQuota::Open(state));
+  }
   RETURN_IF_ERROR(FillDisk(resources_.options));
   if (::chmod(state.c_str(), 0700) != 0) return ErrnoStatus("cannot chmod", state, errno);
   const std::string name = FreshName();
@@ -281,10 +296,23 @@ LocalHost::~LocalHost() {
   resources_.root_launcher.reset();
   if (resources_.folder.empty()) return;
   RemoveGroupTree(resources_.hierarchies, resources_.cgroup).IgnoreError();
+  ReleaseProjects(resources_.folder + "/uppers");
   RemoveTree(resources_.folder).IgnoreError();
 }
 
 }  // namespace
+
+DiskBackend ChooseDisk(const std::string& state_folder) {
+  std::filesystem::path place = state_folder;
+  std::error_code error;
+  while (!std::filesystem::exists(place, error) && place.has_relative_path()) {
+    place = place.parent_path();
+  }
+  if (ProjectQuota::Open(place.empty() ? "." : place.string()).ok()) {
+    return DiskBackend::kProjectQuota;
+  }
+  return HasLoopImages() ? DiskBackend::kLoop : DiskBackend::kTmpfs;
+}
 
 absl::StatusOr<int> SweepDeadHosts(const HostOptions& options) {
   RETURN_IF_ERROR(CheckRoot());
@@ -297,6 +325,7 @@ absl::StatusOr<int> SweepDeadHosts(const HostOptions& options) {
     if (OwnerLives(folder)) continue;
     RETURN_IF_ERROR(
         RemoveGroupTree(hierarchies, options.cgroup + "/" + entry.path().filename().string()));
+    ReleaseProjects(folder + "/uppers");
     RETURN_IF_ERROR(RemoveTree(folder));
     ++swept;
   }

@@ -3,7 +3,7 @@
 //   STATE/slots/K           which process has which ranges of ids (id_slots.h)
 //   STATE/hosts/ID/owner    who owns the rest, for the sweep (ownership.h)
 //   STATE/hosts/ID/skeleton the lowest layer of every root (places to mount on, localhost)
-//   STATE/hosts/ID/uppers/  writable layers of DiskBackend::kLoop and kUnlimited
+//   STATE/hosts/ID/uppers/  writable layers of every DiskBackend but kTmpfs
 //   cgroup NAME/ID/...      in every hierarchy; NAME/ID/launcher-K holds the launchers
 //
 // The record of ownership is written and synced before the first of these is made, so that a sweep
@@ -42,6 +42,9 @@ struct HostOptions {
   int64_t disk_bytes = 0;      // 0: nine tenths of what is free where the state folder lies
   int64_t max_waiting = 4096;  // creations in the queue before more are refused
 };
+
+// What DiskBackend::kAuto stands for with this state folder, which need not exist yet.
+DiskBackend ChooseDisk(const std::string& state_folder);
 
 // Sweeps what dead owners left, then begins. Root is required.
 absl::StatusOr<std::unique_ptr<SandboxHost>> MakeLocalHost(const HostOptions& options);

@@ -115,11 +115,20 @@ bool LocalSandbox::Lives() const { return !destroyed_ && !WaitReadable(process_.
 absl::StatusOr<std::shared_ptr<UpperDisk>> LocalSandbox::MakeDisk() {
   if (resources_->options.disk == DiskBackend::kTmpfs) return nullptr;
   auto disk = std::make_shared<UpperDisk>(
-      fmt::format("{}/uppers/{}-{}", resources_->folder, id_, num_disks_++));
-  RETURN_IF_ERROR(resources_->options.disk == DiskBackend::kLoop
-                      ? resources_->loop_images->Make(options_.limits, disk->path())
-                      : MakeFolders(disk->path()));
+      fmt::format("{}/uppers/{}-{}", resources_->folder, id_, num_disks_++),
+      resources_->projects != nullptr);
+  RETURN_IF_ERROR(MakeUpper(disk->path()));
   return disk;
+}
+
+absl::Status LocalSandbox::MakeUpper(const std::string& path) {
+  const Limits& limits = options_.limits;
+  if (resources_->projects != nullptr) {
+    return resources_->projects->Make(path, limits.disk_bytes, limits.inodes);
+  }
+  return resources_->options.disk == DiskBackend::kLoop
+             ? resources_->loop_images->Make(limits, path)
+             : MakeFolders(path);
 }
 
 UpperKind LocalSandbox::Kind() const {
@@ -128,7 +137,9 @@ UpperKind LocalSandbox::Kind() const {
       return UpperKind::kTmpfs;
     case DiskBackend::kLoop:
       return UpperKind::kLoop;
+    case DiskBackend::kProjectQuota:
     case DiskBackend::kUnlimited:
+    case DiskBackend::kAuto:  // chosen when the host began
       break;
   }
   return UpperKind::kFolder;

@@ -19,12 +19,14 @@ namespace orrery::sandbox {
 // The folder, or the file of a loop device, that an upper layer lies in.
 class UpperDisk {
  public:
-  explicit UpperDisk(std::string path) : path_(std::move(path)) {}
-  ~UpperDisk() { RemoveTree(path_).IgnoreError(); }
+  explicit UpperDisk(std::string path, bool has_project)
+      : path_(std::move(path)), has_project_(has_project) {}
+  ~UpperDisk() { (has_project_ ? ProjectQuota::Remove(path_) : RemoveTree(path_)).IgnoreError(); }
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
+  bool has_project_;
 };
 
 // A frozen upper layer, and those below it. The launcher that holds it releases it with the last
@@ -112,6 +114,7 @@ class LocalSandbox : public Sandbox {
   absl::StatusOr<LauncherProcess::Created> Create(CreateRequest request);
   absl::Status MoveTo(const Descriptor& root);
   absl::StatusOr<std::shared_ptr<UpperDisk>> MakeDisk();
+  absl::Status MakeUpper(const std::string& path);
   UpperKind Kind() const;
   CreateRequest RootRequest(const UpperDisk* disk) const;
   InitConfig Config() const;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sandbox/cgroup/cgroup.h"
+#include "sandbox/disk/project_quota.h"
 #include "sandbox/host/admission.h"
 #include "sandbox/host/id_slots.h"
 #include "sandbox/host/launcher_process.h"
@@ -27,6 +28,7 @@ struct HostResources {
   int num_cpus = 1;
   std::unique_ptr<IdSlots> slots;
   std::unique_ptr<LoopImages> loop_images;  // of DiskBackend::kLoop
+  std::unique_ptr<ProjectQuota> projects;   // of DiskBackend::kProjectQuota
   std::vector<std::unique_ptr<LauncherProcess>> launchers;
   std::unique_ptr<LauncherProcess> root_launcher;  // of blanks' roots; none without blanks
   std::unique_ptr<Admission> admission;

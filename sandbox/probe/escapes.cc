@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
@@ -226,6 +227,19 @@ void Calls() {
 #endif
 }
 
+// Whose project quota a folder and what is made in it count for.
+void Projects() {
+  const int root = ::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  fsxattr attributes{};
+  ::ioctl(root, FS_IOC_FSGETXATTR, &attributes);
+  ++attributes.fsx_projid;
+  MustFail("project of the root", ::ioctl(root, FS_IOC_FSSETXATTR, &attributes));
+  --attributes.fsx_projid;
+  attributes.fsx_xflags ^= FS_XFLAG_PROJINHERIT;
+  MustFail("project of new files", ::ioctl(root, FS_IOC_FSSETXATTR, &attributes));
+  ::close(root);
+}
+
 std::string Line(const char* path, const std::string& key) {
   FILE* file = std::fopen(path, "re");
   char line[256];
@@ -262,6 +276,7 @@ int TryEscapes() {
   Network();
   Devices();
   Calls();
+  Projects();
   Init();
   return num_open == 0 ? 0 : 1;
 }

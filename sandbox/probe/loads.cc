@@ -36,13 +36,16 @@ int TakeMemory(long megabytes) {
   return 0;
 }
 
+// Disk quota exceeded is what a project quota of ext4 says.
+bool IsFull(int error) { return error == ENOSPC || error == EDQUOT; }
+
 int FillDisk(long megabytes) {
   const int fd = ::open("/fill", O_WRONLY | O_CREAT, 0644);
   const std::string block(1 << 20, 'x');
   for (long i = 0; i < megabytes; ++i) {
     if (::write(fd, block.data(), block.size()) < 0) {
       std::printf("%s after %ld MiB\n", std::strerror(errno), i);
-      return errno == ENOSPC ? 0 : 1;
+      return IsFull(errno) ? 0 : 1;
     }
   }
   return 1;
@@ -54,7 +57,7 @@ int FillInodes(long most) {
     const int fd = ::open(("/inodes/" + std::to_string(i)).c_str(), O_WRONLY | O_CREAT, 0644);
     if (fd < 0) {
       std::printf("%s after %ld files\n", std::strerror(errno), i);
-      return errno == ENOSPC ? 0 : 1;
+      return IsFull(errno) ? 0 : 1;
     }
     ::close(fd);
   }

@@ -62,7 +62,7 @@ TEST_F(CommandLineTest, LimitsAndDisksHold) {
   const Ended memory = Run({"--limit", "memory=64M"}, {"sh", "-c", "tail -c 200M /dev/zero"});
   EXPECT_NE(memory.code, 0) << memory;
   EXPECT_EQ(Run({"--limit", "cpus=1"}, {"nproc"}).out, "1\n");
-  for (const char* disk : {"tmpfs", "loop"}) {
+  for (const char* disk : {"tmpfs", "loop", "auto"}) {
     const Ended full = Run({"--disk", disk, "--limit", "disk=16M"},
                            {"dd", "if=/dev/zero", "of=/big", "bs=65536", "count=500"});
     EXPECT_EQ(full.code, 1) << full;

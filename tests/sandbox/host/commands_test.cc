@@ -120,7 +120,7 @@ TEST_F(CommandsTest, KeepCapCutsTheMiddleAndNotTheStatus) {
 TEST_F(CommandsTest, DeadlineKillsTheTreeAndKeepsTheOutput) {
   const auto sandbox = Make();
   ExecRequest request = Shell("echo before; (setsid sh -c 'sleep 300' &) ; sleep 301; echo after");
-  request.timeout_ms = 300;
+  request.timeout_ms = 2000;
   const ExecResult result = sandbox->Exec(request);
   EXPECT_EQ(result.ending, Ending::kDeadline) << Describe(result);
   EXPECT_EQ(result.output.Text(), "before\n");

@@ -2,6 +2,7 @@
 // the mounts of this kernel and with those of older ones.
 #include <tuple>
 
+#include "sandbox/disk/project_quota.h"
 #include "sandbox/host/leftovers.h"
 #include "tests/sandbox/host/testing.h"
 
@@ -39,17 +40,21 @@ class DiskTest : public HostTest, public testing::WithParamInterface<Way> {
   }
 };
 
+// Project quota where this machine has it; tests/sandbox/guest has it always.
+std::vector<DiskBackend> Backends() {
+  std::vector<DiskBackend> all = {DiskBackend::kTmpfs, DiskBackend::kLoop, DiskBackend::kUnlimited};
+  if (ProjectQuota::Open("/tmp").ok()) all.push_back(DiskBackend::kProjectQuota);
+  return all;
+}
+
 std::string NameOf(const testing::TestParamInfo<Way>& info) {
-  constexpr const char* kNames[] = {"Tmpfs", "Loop", "Unlimited"};
+  constexpr const char* kNames[] = {"Tmpfs", "Loop", "ProjectQuota", "Auto", "Unlimited"};
   return std::string(kNames[static_cast<int>(std::get<0>(info.param))]) +
          (std::get<1>(info.param) ? "Staged" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DiskTest,
-                         testing::Combine(testing::Values(DiskBackend::kTmpfs, DiskBackend::kLoop,
-                                                          DiskBackend::kUnlimited),
-                                          testing::Bool()),
-                         NameOf);
+                         testing::Combine(testing::ValuesIn(Backends()), testing::Bool()), NameOf);
 
 TEST_P(DiskTest, BytesAndInodesAreLimitedAndSaidSo) {
   if (!enforced()) return;
@@ -61,7 +66,9 @@ TEST_P(DiskTest, BytesAndInodesAreLimitedAndSaidSo) {
             "stat -c %s /big"));
   EXPECT_TRUE(full.disk_full) << Describe(full);
   const std::string text = full.output.Text();
-  EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+  EXPECT_TRUE(text.find("No space left") != std::string::npos ||
+              text.find("quota exceeded") != std::string::npos)
+      << text;
   const int64_t bytes = std::atoll(text.substr(text.rfind('\n', text.size() - 2) + 1).c_str());
   EXPECT_GT(bytes, 22 << 20);
   EXPECT_LT(bytes, 26 << 20);
@@ -111,6 +118,38 @@ TEST_P(DiskTest, SnapshotsForksAndDiffsWorkAndNothingIsLeft) {
   host_.reset();
   const auto left = FindLeftovers(TestOptions(work_));
   for (const std::string& line : *left) ADD_FAILURE() << line;
+}
+
+TEST_P(DiskTest, AFullOneTakesNothingOfItsNeighboursAndForks) {
+  if (!enforced()) return;
+  options_.limits.disk_bytes = 16 << 20;
+  const auto full = Make(), other = Make();
+  const std::string fill =
+      "dd if=/dev/zero of=/big bs=65536 count=1000 2>/dev/null; stat -c %s /big";
+  EXPECT_TRUE(full->Exec(Shell(fill)).disk_full);
+  const ExecResult fits = other->Exec(Shell("dd if=/dev/zero of=/x bs=1048576 count=12"));
+  EXPECT_TRUE(fits.ok()) << Describe(fits);
+  EXPECT_FALSE(fits.disk_full);
+  const auto snapshot = other->TakeSnapshot();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  const auto fork = host_->Fork(*snapshot, options_);
+  ASSERT_TRUE(fork.ok()) << fork.status();
+  for (Sandbox* sandbox : {other.get(), fork->get()}) {
+    const ExecResult filled = sandbox->Exec(Shell(fill));
+    EXPECT_TRUE(filled.disk_full) << Describe(filled);
+    EXPECT_LT(std::atoll(filled.output.Text().c_str()), 18 << 20);
+  }
+}
+
+TEST_F(HostTest, ADiskThatTheMachineDoesNotHaveIsAnError) {
+  HostOptions options = TestOptions(work_);
+  options.state_folder = "/dev/shm/orrery-test-" + std::to_string(::getpid());
+  options.disk = DiskBackend::kProjectQuota;
+  const auto host = MakeLocalHost(options);
+  EXPECT_EQ(host.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(host.status().ToString().find("prjquota"), std::string::npos) << host.status();
+  EXPECT_NE(ChooseDisk(options.state_folder), DiskBackend::kProjectQuota);
+  std::filesystem::remove_all(options.state_folder);
 }
 
 TEST_P(DiskTest, HostsPromiseNoMoreThanTheyHave) {

@@ -1,6 +1,9 @@
 #include "sandbox/host/kernel.h"
 
 #include <gtest/gtest.h>
+#include <sys/utsname.h>
+
+#include "tests/sandbox/host/testing.h"
 
 namespace orrery::sandbox {
 namespace {
@@ -14,6 +17,23 @@ TEST(KernelTest, OlderOnesAreRefusedByName) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << release;
     EXPECT_NE(refused.ToString().find(release), std::string::npos);
   }
+}
+
+// The guests (tests/sandbox/guest) run this under a kernel that is too old and under one that is
+// not.
+TEST(KernelTest, ThisOneHoldsSandboxesOrIsRefusedBeforeAnythingIsMade) {
+  if (::geteuid() != 0) GTEST_SKIP() << "sandboxes need root";
+  utsname name{};
+  ::uname(&name);
+  const absl::Status known = CheckKernel(name.release);
+  const WorkFolder work;
+  const HostOptions options = TestOptions(work);
+  const auto host = MakeLocalHost(options);
+  EXPECT_EQ(host.status(), known);
+  if (known.ok()) return;
+  EXPECT_NE(known.ToString().find("--host"), std::string::npos) << "the fix";
+  EXPECT_FALSE(std::filesystem::exists(options.state_folder));
+  EXPECT_FALSE(std::filesystem::exists("/sys/fs/cgroup/" + options.cgroup));
 }
 
 TEST(KernelTest, MountsHangSomewhereBeforeDetachedOnesCameAbout) {
