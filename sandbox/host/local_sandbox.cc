@@ -18,7 +18,7 @@ namespace orrery::sandbox {
 namespace {
 
 constexpr int kReadyPatienceMs = 30'000, kDeathPatienceMs = 30'000;
-constexpr int64_t kFullBytes = 64 << 10;
+constexpr int64_t kFullBytes = 64 << 10, kMostFullBytes = 1 << 20;
 constexpr size_t kMostIdleGroups = 4;
 
 // What root keeps inside, of Docker's default list: without NET_RAW (raw sockets), MKNOD and
@@ -36,6 +36,12 @@ bool WaitReadable(int fd, int timeout_ms) {
     n = ::poll(&wait, 1, timeout_ms);
   } while (n < 0 && errno == EINTR);
   return n > 0;
+}
+
+// XFS refuses a large write as a whole, so that nearly a megabyte of a project may stay free.
+int64_t FullBytes(DiskBackend disk, const Limits& limits) {
+  if (disk != DiskBackend::kProjectQuota) return kFullBytes;
+  return std::clamp(limits.disk_bytes / 64, kFullBytes, kMostFullBytes);
 }
 
 ExecResult Refuse(std::string why, int code = 0) {
@@ -314,8 +320,9 @@ absl::StatusOr<SandboxEvents> LocalSandbox::Events() {
   events.process_limit_hits = group.process_limit_hits;
   struct statvfs disk {};
   if (::fstatvfs(upper_.get(), &disk) == 0) {
+    const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
     events.disk_full =
-        static_cast<int64_t>(disk.f_bavail * disk.f_frsize) < kFullBytes || disk.f_favail == 0;
+        free < FullBytes(resources_->options.disk, options_.limits) || disk.f_favail == 0;
   }
   return events;
 }
