@@ -9,7 +9,7 @@
 
 namespace orrery::sandbox {
 
-// While the host's tree is still there. Fine where the request names no emulator.
+// In the launcher, which sees the host's tree. Fine where the request names no emulator.
 Error OpenEmulator(const CreateRequest& request, Descriptor& emulator);
 
 // In the sandbox's root, with /proc mounted and not yet sealed: what seals /proc/sys hides

@@ -90,10 +90,8 @@ Error Prepare(const EnterArguments& arguments) {
     return LastError("sethostname");
   }
   ORRERY_TRY(RaiseLoopback());
-  Descriptor emulator;
-  ORRERY_TRY(OpenEmulator(request, emulator));
   ORRERY_TRY(MountInside(request, arguments.root, arguments.devices));
-  ORRERY_TRY(RegisterEmulator(request, emulator.get()));
+  ORRERY_TRY(RegisterEmulator(request, arguments.emulator));
   return PinTo(request.cpus);
 }
 

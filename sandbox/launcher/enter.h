@@ -14,7 +14,8 @@ struct EnterArguments {
   int control = -1;  // init's end of the control socket
   int root = -1;     // detached mounts
   int devices = -1;
-  int init = -1;  // the program
+  int emulator = -1;  // the program that an image of another architecture needs; -1: none
+  int init = -1;      // the program
 };
 
 // Never returns: becomes init, or reports a Failure on the control socket and exits.

@@ -101,13 +101,27 @@ Error PivotTo(int root) {
   return ::chdir("/") == 0 ? Error{} : LastError("chdir to the new root");
 }
 
+Error MakeBareTree() {
+  Descriptor tree, place;
+  ORRERY_TRY(MakeMount("tmpfs", {{"mode", "0755"}, {"size", "4k"}}, kPlain, tree));
+  for (const char* folder : {"proc", "sys"}) {
+    if (::mkdirat(tree.get(), folder, 0555) != 0) return LastError("folders of the bare tree");
+  }
+  place.Reset(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!place.valid()) return LastError("opening /proc");
+  ORRERY_TRY(Attach(tree.get(), place.get(), "/proc"));
+  ORRERY_TRY(MountAt(tree.get(), "proc", "proc", {}, kPlain));
+  ORRERY_TRY(MountAt(tree.get(), "sys", "sysfs", {}, kPlain));
+  return PivotTo(tree.get());
+}
+
 Error MountInside(const CreateRequest& request, int root, int devices) {
   using system::kMountPrivate;
   using system::kMountRecursive;
   if (system::Mount(nullptr, "/", nullptr, kMountPrivate | kMountRecursive) != 0) {
     return LastError("making mounts private");
   }
-  // Any folder that the sandbox's ids may reach serves as the place: the launcher's own /proc.
+  // Any folder that the sandbox's ids may reach serves as the place.
   Descriptor place(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!place.valid()) return LastError("opening /proc");
   ORRERY_TRY(Attach(root, place.get(), "/proc"));

@@ -12,6 +12,11 @@ namespace orrery::sandbox {
 // all sandboxes and read-only in each.
 Error MakeDeviceTemplate(Descriptor& mount);
 
+// Makes a small tree of this mount namespace, in which nothing of the host is: the places for a new
+// root, and the /proc and /sys without which the kernel lets no user namespace mount its own. What
+// sandboxes begin from: a copy of it costs less than one of the host's mounts, and is sooner gone.
+Error MakeBareTree();
+
 // Runs in the new mount namespace: attaches the root, fills it and makes it "/". Nothing of the
 // host's tree is reachable afterwards.
 Error MountInside(const CreateRequest& request, int root, int devices);

@@ -8,6 +8,7 @@
 
 #include <map>
 
+#include "sandbox/launcher/emulation.h"
 #include "sandbox/launcher/enter.h"
 #include "sandbox/launcher/id_maps.h"
 #include "sandbox/launcher/inside_mounts.h"
@@ -24,11 +25,17 @@
 namespace orrery::sandbox {
 namespace {
 
+Error EnterMounts(const Descriptor& mount_namespace) {
+  if (::setns(mount_namespace.get(), CLONE_NEWNS) == 0) return {};
+  return LastError("setns of a mount namespace");
+}
+
 class Launcher {
  public:
   Launcher(int socket, int init) : socket_(socket), init_(init) {}
   Error Prepare();
   void FavorQuickMoves();
+  Error MakeBareMounts();
   Error TakeConfig();
   int Serve();
 
@@ -55,6 +62,7 @@ class Launcher {
   LayerMounts layer_mounts_{&id_maps_, &stage_};
   StagedMount devices_;
   Descriptor quick_moves_;
+  Descriptor own_mounts_, bare_mounts_;  // mount namespaces
   std::map<uint64_t, Volume> volumes_;
   uint64_t next_volume_ = 1;
 };
@@ -74,10 +82,24 @@ Error Launcher::Prepare() {
     return LastError("the launcher's own /proc");
   }
   FavorQuickMoves();
+  ORRERY_TRY(MakeBareMounts());
   ORRERY_TRY(TakeConfig());
   Descriptor devices;
   ORRERY_TRY(MakeDeviceTemplate(devices));
   return stage_.Keep(std::move(devices), devices_);
+}
+
+// A second mount namespace, which is this process's only while it clones.
+Error Launcher::MakeBareMounts() {
+  constexpr const char* kPath = "/proc/self/ns/mnt";
+  own_mounts_.Reset(::open(kPath, O_RDONLY | O_CLOEXEC));
+  if (!own_mounts_.valid() || ::unshare(CLONE_NEWNS) != 0) {
+    return LastError("unshare of a bare mount namespace");
+  }
+  bare_mounts_.Reset(::open(kPath, O_RDONLY | O_CLOEXEC));
+  if (!bare_mounts_.valid()) return LastError(kPath);
+  ORRERY_TRY(MakeBareTree());
+  return EnterMounts(own_mounts_);
 }
 
 // Moving a process into a control group of version 1 waits for a grace period of the kernel, some
@@ -132,11 +154,13 @@ Error Launcher::Clone(const EnterArguments& arguments, int cgroup, Descriptor& p
   args.cgroup = static_cast<uint64_t>(cgroup);
   // The user namespace belongs to the sandbox's own root, for the kernel counts inotify instances
   // and their like once more for the owner of the namespace: root's would run out.
+  ORRERY_TRY(EnterMounts(bare_mounts_));
   if (::seteuid(arguments.request->id_base) != 0) return LastError("seteuid");
   pid = static_cast<pid_t>(system::Clone3(args));
   if (pid == 0) EnterSandbox(arguments);
   const Error error = pid < 0 ? LastError("clone3 of a sandbox") : Error{};
   if (::seteuid(0) != 0) return LastError("seteuid");
+  ORRERY_TRY(EnterMounts(own_mounts_));
   if (error) return error;
   pidfd.Reset(fd);
   return {};
@@ -169,7 +193,8 @@ Error Launcher::MakeVolumeAndRoot(const CreateRequest& request, Volume& volume, 
 Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& descriptors) {
   if (descriptors.size() < 2 || request.layers.empty()) return {EPROTO, "an incomplete request"};
   Volume volume;
-  Descriptor root, devices;
+  Descriptor root, devices, emulator;
+  ORRERY_TRY(OpenEmulator(request, emulator));
   ORRERY_TRY(request.blank ? MakeBlankRoot(request, root)
                            : MakeVolumeAndRoot(request, volume, root));
   ORRERY_TRY(MountDevices(request.id_base, devices));
@@ -179,8 +204,9 @@ Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& de
 
   Descriptor pidfd;
   pid_t pid = 0;
-  ORRERY_TRY(Clone({&request, go[0], descriptors[0].get(), root.get(), devices.get(), init_},
-                   descriptors[1].get(), pidfd, pid));
+  ORRERY_TRY(Clone(
+      {&request, go[0], descriptors[0].get(), root.get(), devices.get(), emulator.get(), init_},
+      descriptors[1].get(), pidfd, pid));
   Error error = JoinCgroups(pid, descriptors, 2);
   if (!error) error = WriteIdMaps(pid, 0, request.id_base);
   if (!error && ::write(go_write.get(), "g", 1) != 1) error = LastError("starting the sandbox");
