@@ -18,7 +18,7 @@ skip() {
 }
 [[ $(uname -m) == x86_64 ]] || skip "the guest is an x86-64 machine"
 [[ -d $kernel ]] || skip "no kernel $2 in $1 (./orrery test --slow fetches it on Debian)"
-for tool in qemu-system-x86_64 busybox mkfs.ext4 "mkfs.$fs" xz git chattr; do
+for tool in qemu-system-x86_64 busybox mkfs.ext4 "mkfs.$fs" xz git; do
   command -v "$tool" >/dev/null || skip "$tool is not installed"
 done
 
@@ -76,8 +76,9 @@ make_disks() {
   tree=$work/tree
   mkdir -p "$tree"/{bin,sbin,dev,proc,sys,tmp,etc,root,var/lib}
   cp "$(command -v busybox)" "$tree/bin/busybox"
-  for applet in sh mount mkdir ip uname poweroff cat; do ln -s busybox "$tree/bin/$applet"; done
-  put "$program" "$(command -v mkfs.ext4)" "$(command -v git)" "$(command -v chattr)"
+  for applet in $(busybox --list); do ln -sf busybox "$tree/bin/$applet"; done
+  rm -f "$tree/bin/busybox" && cp "$(command -v busybox)" "$tree/bin/busybox"
+  put "$program" "$(command -v mkfs.ext4)" "$(command -v git)" "$(command -v ldd)" /bin/bash
   ln "$tree$program" "$tree/program"  # its own place may be below /tmp
   echo 'root:x:0:0:root:/root:/bin/sh' >"$tree/etc/passwd"
   cat >"$tree/begin" <<BEGIN
