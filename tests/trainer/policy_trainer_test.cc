@@ -2,6 +2,7 @@
 // weight of a correction, and the measuring of tokens that nobody trains. Computed again in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -193,6 +194,95 @@ TEST_F(PolicyTrainerTest, CorrectionWeightsAreDividedByTheirMeanOverTheBatch) {
   ASSERT_TRUE(plain->correction.has_value());
   EXPECT_GT(plain->correction->bounded, 0);
   EXPECT_GT(plain->correction->ratio_abs_diff, 0);
+}
+
+// A sampler in bfloat16, a trainer in float32, the same checkpoint: a mismatch that nobody made up.
+class MismatchTest : public PolicyTrainerTest {
+ protected:
+  MismatchTest() {
+    const auto sampler = fakes::LoadTiny(kFamily, kernels::DType::kBFloat16);
+    auto trainer = MakeCpuTrainer(sampler.get(), nullptr, options_);
+    const PerToken sampled = *(*trainer)->Score(batch_.sequences), policy = Score();
+    for (size_t i = 0; i < batch_.sequences.size(); ++i) {
+      batch_.sequences[i].rollout_logprobs = sampled[i];
+    }
+    ForEachToken([&](size_t i, size_t t) {
+      const double d = static_cast<double>(policy[i][t]) - sampled[i][t];
+      tokens_.push_back({i, std::exp(d), batch_.sequences[i].advantages[t]});
+      distances_.push_back(std::abs(d));
+    });
+  }
+
+  // Trains with the correction; expects the weights that `weigh` gives ratios, and so many of them
+  // bounded and rejected.
+  template <typename Weigh>
+  void Expect(const CorrectionOptions& correction, const Weigh& weigh, double bounded,
+              double rejected) {
+    store_ = fakes::LoadTiny(kFamily, kernels::DType::kFloat32);
+    options_.loss.correction = correction;
+    const auto stats = Make(options_)->Train({batch_});
+    ASSERT_TRUE(stats.ok()) << stats.status();
+    const auto n = static_cast<double>(tokens_.size());
+    std::vector<double> weighted;
+    double ratios = 0, distances = 0;
+    for (const Token& token : tokens_) {
+      weighted.push_back(weigh(token) * token.advantage);
+      ratios += token.ratio / n;
+      distances += std::abs(token.ratio - 1) / n;
+    }
+    ExpectLoss(*stats, weighted);
+    ASSERT_TRUE(stats->correction.has_value());
+    EXPECT_NEAR(stats->correction->ratio, ratios, 1e-12);
+    EXPECT_NEAR(stats->correction->ratio_abs_diff, distances, 1e-12);
+    EXPECT_NEAR(stats->correction->bounded, bounded / n, 1e-12);
+    EXPECT_NEAR(stats->correction->rejected, rejected / n, 1e-12);
+    EXPECT_EQ(stats->train_rollout_logprob_abs_diff_max,
+              *std::max_element(distances_.begin(), distances_.end()));
+  }
+
+  struct Token {
+    size_t sequence;
+    double ratio, advantage;
+  };
+  std::vector<Token> tokens_;
+  std::vector<double> distances_;
+};
+
+TEST_F(MismatchTest, IsCorrectedByEveryCorrectionAsItsDefinitionSays) {
+  // Bounds that half of the tokens are outside of.
+  std::vector<double> sorted = distances_;
+  std::sort(sorted.begin(), sorted.end());
+  ASSERT_GT(sorted[sorted.size() / 4], 0);
+  const double low = std::exp(-sorted[sorted.size() / 2]), high = 1 / low;
+  const auto inside = [&](const Token& t) { return t.ratio >= low && t.ratio <= high; };
+  const auto outside = static_cast<double>(
+      std::count_if(tokens_.begin(), tokens_.end(), [&](const Token& t) { return !inside(t); }));
+  ASSERT_GT(outside, static_cast<double>(tokens_.size()) / 4);
+
+  Expect(
+      {.kind = CorrectionKind::kTis, .low = low, .high = high},
+      [&](const Token& t) { return std::clamp(t.ratio, low, high); }, outside, 0);
+  Expect(
+      {.kind = CorrectionKind::kTis, .low = 0, .high = 1e6}, [](const Token& t) { return t.ratio; },
+      0, 0);
+  Expect(
+      {.kind = CorrectionKind::kIcePop, .low = low, .high = high},
+      [&](const Token& t) { return inside(t) ? t.ratio : 0; }, outside, 0);
+  CorrectionOptions mis{.kind = CorrectionKind::kMis, .low = low, .high = high};
+  mis.mode = CorrectionMode::kMask;
+  Expect(
+      mis, [&](const Token& t) { return inside(t) ? t.ratio : 0; }, outside, outside);
+  // A veto of the least likely token: its sequence goes, and no other.
+  const auto least =
+      std::min_element(tokens_.begin(), tokens_.end(),
+                       [](const Token& a, const Token& b) { return a.ratio < b.ratio; });
+  const size_t vetoed = least->sequence;
+  mis = {.kind = CorrectionKind::kMis, .low = 0, .high = 1e6};
+  mis.veto_threshold = least->ratio * (1 + 1e-9);
+  const auto gone = static_cast<double>(std::count_if(
+      tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.sequence == vetoed; }));
+  Expect(
+      mis, [&](const Token& t) { return t.sequence == vetoed ? 0 : t.ratio; }, 0, gone);
 }
 
 TEST_F(PolicyTrainerTest, MeasuringTellsWhatTrainingWouldAndChangesNothing) {
