@@ -1,5 +1,9 @@
 #include "orchestrator/run/step_metrics.h"
 
+#include <regex>
+#include <set>
+#include <sstream>
+
 #include "orchestrator/run/metric_names.h"
 #include "tests/orchestrator/run/run_testing.h"
 
@@ -85,14 +89,51 @@ TEST(StepMetrics, OfTrainingAndTime) {
   group.episodes = {Scored(1, 10)};
   StepMetrics m(1);
   AddTrainMetrics(stats, &m);
-  AddPerfMetrics({.step = 10, .rollout = 2, .reward = 1, .train = 4, .sync = 0.5}, {group}, stats,
-                 &m);
+  AddPerfMetrics({.step = 10, .rollout = 2, .reward = 1, .train = 4, .sync = 0.5, .eval = 1},
+                 {group}, stats, &m);
   EXPECT_EQ(m.Find(metric::kLoss), 2);
   EXPECT_EQ(m.Find(metric::kEntropy), 0.5);
-  EXPECT_EQ(m.Find(metric::kOtherSeconds), 2.5);
+  EXPECT_EQ(m.Find(metric::kEvalSeconds), 1);
+  EXPECT_EQ(m.Find(metric::kOtherSeconds), 1.5);
   EXPECT_EQ(m.Find(metric::kRolloutTokensPerSecond), 5);
   EXPECT_EQ(m.Find(metric::kTrainTokensPerSecond), 25);
   EXPECT_GT(m.Get(metric::kRssBytes, 0), 1e6);
+}
+
+// `a/b/c`, `d` in the first column of METRICS.md: a/b/c and a/b/d.
+std::set<std::string> DocumentedNames() {
+  std::set<std::string> names;
+  std::istringstream lines(Get(std::string(ORRERY_SOURCE_DIR) + "/orchestrator/run/METRICS.md"));
+  const std::regex quoted("`([^`]+)`");
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `")) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    std::string folder;
+    for (std::sregex_iterator it(cell.begin(), cell.end(), quoted), end; it != end; ++it) {
+      const std::string name = (*it)[1];
+      const size_t slash = name.rfind('/');
+      if (slash != std::string::npos) folder = name.substr(0, slash + 1);
+      names.insert(slash == std::string::npos ? folder + name : name);
+    }
+  }
+  return names;
+}
+
+TEST(StepMetrics, EveryNameIsDocumentedAndNoOther) {
+  const std::string header =
+      Get(std::string(ORRERY_SOURCE_DIR) + "/orchestrator/run/metric_names.h");
+  const std::regex constant("k\\w+ = \"([a-z]+/[a-z_/]*)\"");
+  std::set<std::string> names;
+  for (std::sregex_iterator it(header.begin(), header.end(), constant), end; it != end; ++it) {
+    const std::string name = (*it)[1];
+    if (name != metric::kEvalPrefix) {
+      names.insert(name == metric::kRewardPrefix ? name + "NAME" : name);
+    }
+  }
+  EXPECT_GT(names.size(), 50u);
+  std::set<std::string> documented = DocumentedNames();
+  EXPECT_GT(std::erase_if(documented, [](const auto& n) { return n.starts_with("eval/"); }), 0u);
+  EXPECT_EQ(documented, names);
 }
 
 }  // namespace
