@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -214,6 +215,36 @@ absl::StatusOr<Rows> CheckLoads(SandboxHost* host, const SandboxOptions& options
   return rows;
 }
 
+// Neighbours open /dev/null, as every command does, while one looks on: as many as begin from
+// every launcher.
+absl::StatusOr<Rows> CheckNeighbours(SandboxHost* host, const SandboxOptions& options) {
+  constexpr int kNeighbours = 8;
+  ASSIGN_OR_RETURN(const Probing watcher, Probing::Begin(host, options));
+  std::vector<Probing> neighbours;
+  for (int i = 0; i < kNeighbours; ++i) {
+    ASSIGN_OR_RETURN(Probing neighbour, Probing::Begin(host, options));
+    neighbours.push_back(std::move(neighbour));
+  }
+  std::atomic<bool> watching = false;
+  ExecRequest request = Probing::Request("watch", 3, kPatienceMs);
+  std::string seen;
+  request.on_output = [&](std::string_view bytes, bool) {
+    seen += bytes;
+    watching = true;
+  };
+  ExecResult result;
+  std::thread inside([&] {
+    result = watcher.sandbox().Exec(request);
+    watching = true;
+  });
+  while (!watching) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  bool ran = true;
+  for (const Probing& neighbour : neighbours) ran = neighbour.Answers() && ran;
+  inside.join();
+  return Rows{{"neighbours' use of /dev", ran && result.ok() && seen == "watching\n0 events\n",
+               "seen: " + seen.substr(std::min<size_t>(seen.size(), 9))}};
+}
+
 absl::StatusOr<Rows> CheckFiles(SandboxHost* host, const SandboxOptions& options) {
   Rows rows;
   for (const auto check : {CheckDescriptorFolders, CheckRace, CheckRefusedFiles}) {
@@ -230,7 +261,7 @@ absl::StatusOr<Rows> RunChecks(SandboxHost* host) {
   const SandboxOptions options = ProbeOptions(work);
   Rows all;
   absl::Status status;
-  for (const auto check : {CheckEscapes, CheckLoads, CheckFiles}) {
+  for (const auto check : {CheckEscapes, CheckLoads, CheckNeighbours, CheckFiles}) {
     const absl::StatusOr<Rows> rows = check(host, options);
     if (!rows.ok()) {
       status = rows.status();

@@ -24,6 +24,8 @@ SandboxOptions ProbeOptions(const std::string& work);
 absl::StatusOr<std::vector<CheckRow>> CheckEscapes(SandboxHost* host,
                                                    const SandboxOptions& options);
 absl::StatusOr<std::vector<CheckRow>> CheckLoads(SandboxHost* host, const SandboxOptions& options);
+absl::StatusOr<std::vector<CheckRow>> CheckNeighbours(SandboxHost* host,
+                                                      const SandboxOptions& options);
 absl::StatusOr<std::vector<CheckRow>> CheckFiles(SandboxHost* host, const SandboxOptions& options);
 
 }  // namespace orrery::sandbox

@@ -75,7 +75,7 @@ Error Cover(int root, const char* path, int from, const char* from_path, unsigne
 
 }  // namespace
 
-Error MakeDeviceTemplate(Descriptor& mount) {
+Error MakeDevices(Descriptor& mount) {
   ORRERY_TRY(MakeMount("tmpfs", {{"mode", "0755"}, {"size", "64k"}},
                        MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, mount));
   for (const Node& node : kNodes) {

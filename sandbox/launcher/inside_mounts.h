@@ -8,9 +8,9 @@
 
 namespace orrery::sandbox {
 
-// Made once by the launcher, with privileges that no sandbox has: /dev's nodes and links. Shared by
-// all sandboxes and read-only in each.
-Error MakeDeviceTemplate(Descriptor& mount);
+// Made by the launcher, with privileges that no sandbox has: /dev's nodes and links. Each sandbox
+// has its own: by inotify on a node that two share, one would see when the other opens it.
+Error MakeDevices(Descriptor& mount);
 
 // Makes a small tree of this mount namespace, in which nothing of the host is: the places for a new
 // root, and the /proc and /sys without which the kernel lets no user namespace mount its own. What

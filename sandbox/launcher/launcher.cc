@@ -50,7 +50,6 @@ class Launcher {
   Error MakeBlankRoot(const CreateRequest& request, Descriptor& root);
   Error MakeVolumeAndRoot(const CreateRequest& request, Volume& volume, Descriptor& root);
   void ReplyVolume(Volume volume, int descriptor);
-  Error MountDevices(uint32_t id_base, Descriptor& devices);
   Error Clone(const EnterArguments& arguments, int cgroup, Descriptor& pidfd, pid_t& pid);
   int Reply(MessageType type, const std::string& body, const std::vector<int>& descriptors);
 
@@ -60,7 +59,6 @@ class Launcher {
   IdMaps id_maps_;
   Stage stage_;
   LayerMounts layer_mounts_{&id_maps_, &stage_};
-  StagedMount devices_;
   Descriptor quick_moves_;
   Descriptor own_mounts_, bare_mounts_;  // mount namespaces
   std::map<uint64_t, Volume> volumes_;
@@ -83,10 +81,7 @@ Error Launcher::Prepare() {
   }
   FavorQuickMoves();
   ORRERY_TRY(MakeBareMounts());
-  ORRERY_TRY(TakeConfig());
-  Descriptor devices;
-  ORRERY_TRY(MakeDeviceTemplate(devices));
-  return stage_.Keep(std::move(devices), devices_);
+  return TakeConfig();
 }
 
 // A second mount namespace, which is this process's only while it clones.
@@ -134,13 +129,6 @@ Error Launcher::FindFrozen(const CreateRequest& request, std::vector<const Volum
     frozen.push_back(&found->second);
   }
   return {};
-}
-
-Error Launcher::MountDevices(uint32_t id_base, Descriptor& devices) {
-  int ids = -1;
-  ORRERY_TRY(id_maps_.Get(0, id_base, ids));
-  ORRERY_TRY(CloneMount(devices_.get(), "", devices));
-  return Restrict(devices.get(), ids, MOUNT_ATTR_RDONLY);
 }
 
 // Returns in the launcher alone; the child goes another way.
@@ -197,7 +185,10 @@ Error Launcher::Create(const CreateRequest& request, std::vector<Descriptor>& de
   ORRERY_TRY(OpenEmulator(request, emulator));
   ORRERY_TRY(request.blank ? MakeBlankRoot(request, root)
                            : MakeVolumeAndRoot(request, volume, root));
-  ORRERY_TRY(MountDevices(request.id_base, devices));
+  int ids = -1;
+  ORRERY_TRY(id_maps_.Get(0, request.id_base, ids));
+  ORRERY_TRY(MakeDevices(devices));
+  ORRERY_TRY(Restrict(devices.get(), ids, MOUNT_ATTR_RDONLY));
   int go[2];
   if (::pipe2(go, O_CLOEXEC) != 0) return LastError("pipe");
   Descriptor go_read(go[0]), go_write(go[1]);

@@ -12,42 +12,42 @@
 #include "sandbox/protocol/descriptor.h"
 #include "sandbox/protocol/error.h"
 
-    namespace orrery::sandbox {
+namespace orrery::sandbox {
 
-  // A mount that copies and overlays are made of. It is gone with this object and its last user.
-  class StagedMount {
-   public:
-    StagedMount() = default;
-    StagedMount(StagedMount&& other) noexcept
-        : mount_(std::move(other.mount_)), place_(std::exchange(other.place_, {})) {}
-    StagedMount& operator=(StagedMount&& other) noexcept {
-      if (this == &other) return *this;
-      Drop();
-      mount_ = std::move(other.mount_);
-      place_ = std::exchange(other.place_, {});
-      return *this;
-    }
-    ~StagedMount() { Drop(); }
-    int get() const { return mount_.get(); }
+// A mount that copies and overlays are made of. It is gone with this object and its last user.
+class StagedMount {
+ public:
+  StagedMount() = default;
+  StagedMount(StagedMount&& other) noexcept
+      : mount_(std::move(other.mount_)), place_(std::exchange(other.place_, {})) {}
+  StagedMount& operator=(StagedMount&& other) noexcept {
+    if (this == &other) return *this;
+    Drop();
+    mount_ = std::move(other.mount_);
+    place_ = std::exchange(other.place_, {});
+    return *this;
+  }
+  ~StagedMount() { Drop(); }
+  int get() const { return mount_.get(); }
 
-   private:
-    friend class Stage;
-    void Drop();
+ private:
+  friend class Stage;
+  void Drop();
 
-    Descriptor mount_;
-    std::string place_;  // the folder it hangs on; empty: none
-  };
+  Descriptor mount_;
+  std::string place_;  // the folder it hangs on; empty: none
+};
 
-  class Stage {
-   public:
-    // `folder` is this process's to mount on.
-    Error Open(const std::string& folder);
-    bool is_open() const { return !folder_.empty(); }
-    Error Keep(Descriptor mount, StagedMount& kept);
+class Stage {
+ public:
+  // `folder` is this process's to mount on.
+  Error Open(const std::string& folder);
+  bool is_open() const { return !folder_.empty(); }
+  Error Keep(Descriptor mount, StagedMount& kept);
 
-   private:
-    std::string folder_;
-    uint64_t next_ = 0;
-  };
+ private:
+  std::string folder_;
+  uint64_t next_ = 0;
+};
 
 }  // namespace orrery::sandbox

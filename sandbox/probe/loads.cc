@@ -73,6 +73,24 @@ int TakeInotify(long) {
   return 0;
 }
 
+// Counts what inotify tells of /dev within some seconds; opens nothing there itself.
+int WatchDevices(long seconds) {
+  const int watch = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  for (const char* path : {"/dev", "/dev/null", "/dev/zero", "/dev/urandom"}) {
+    if (::inotify_add_watch(watch, path, IN_OPEN | IN_CLOSE | IN_ACCESS) < 0) return 1;
+  }
+  std::puts("watching");
+  std::fflush(stdout);
+  int count = 0;
+  for (const time_t end = ::time(nullptr) + seconds; ::time(nullptr) < end;) {
+    char events[4096];
+    if (::read(watch, events, sizeof(events)) > 0) ++count;
+    ::usleep(10'000);
+  }
+  std::printf("%d events\n", count);
+  return 0;
+}
+
 int Flood(long megabytes) {
   const std::string block(1 << 20, 'y');
   for (long i = 0; i < megabytes; ++i) {
@@ -149,7 +167,8 @@ struct Load {
 constexpr Load kLoads[] = {{"forkbomb", ForkBomb}, {"memory", TakeMemory},    {"disk", FillDisk},
                            {"inodes", FillInodes}, {"inotify", TakeInotify},  {"flood", Flood},
                            {"killall", KillAll},   {"ignore", IgnoreSignals}, {"daemon", Daemon},
-                           {"server", Server},     {"deep", MakeDeep},        {"race", RaceLinks}};
+                           {"server", Server},     {"deep", MakeDeep},        {"race", RaceLinks},
+                           {"watch", WatchDevices}};
 
 }  // namespace
 

@@ -52,6 +52,10 @@ TEST_P(CheckTest, LoadsAreContained) {
   ExpectHeld(CheckLoads(host_.get(), ProbeOptions(Empty())), 10);
 }
 
+TEST_P(CheckTest, NeighboursSeeNothingOfEachOther) {
+  ExpectHeld(CheckNeighbours(host_.get(), ProbeOptions(Empty())), 1);
+}
+
 TEST_P(CheckTest, FilesAreNoWayOut) {
   ExpectHeld(CheckFiles(host_.get(), ProbeOptions(Empty())), 3);
 }
