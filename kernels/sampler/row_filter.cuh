@@ -5,8 +5,11 @@
 // weights as integers in units of 2^-44 of the largest: such sums do not depend on the order of
 // additions, so atomics repeat bitwise.
 //
-// A cut is found by narrowing a range of keys with histograms of 2,048 bins, the first over the
-// weight's logarithm, until few enough ids are left to sort.
+// Mostly the cut lies within the first few hundred ids. So many maxima of parts of the row (pieces,
+// or what a thread reads) bound the key of a rank from below: the ids from there on are gathered in
+// one pass and sorted, and the token is drawn from the list. Where they are too many, or not
+// enough, a cut is found by narrowing a range of keys with histograms of 2,048 bins, the first over
+// the weight's logarithm, until few enough ids are left to sort.
 #pragma once
 
 #include <climits>
@@ -19,6 +22,8 @@ constexpr int kFilterThreads = 512;
 constexpr int kBins = 2048;
 constexpr int kBinsPerPower = 32;  // of two, in the first histogram
 constexpr int kListSize = 2048;
+// The most maxima of threads that bound a rank: of 512, this many leave a thousand ids or so.
+constexpr int kMostListedRank = 448;
 
 struct Cut {
   uint32_t key = 0;
@@ -168,8 +173,13 @@ struct RowFilter {
     return bin >= kBins - 1 ? kBins - 1 : max(static_cast<int>(bin), 0);
   }
 
-  // f(id, value) for every id, spread over the block.
-  template <typename F>
+  // Whether some values are not the logits.
+  __device__ __forceinline__ bool marked() const {
+    return seen != nullptr || generated != nullptr || banned != nullptr;
+  }
+
+  // f(id, value) for every id, spread over the block. plain: the values are the logits.
+  template <bool plain = false, typename F>
   __device__ __forceinline__ void ForEach(const F& f) const {
     constexpr int kN = kVectorSize<T>, kAhead = 4;
     for (int first = threadIdx.x * kN; first < vocabulary; first += kAhead * kFilterThreads * kN) {
@@ -186,20 +196,52 @@ struct RowFilter {
 #pragma unroll
         for (int e = 0; e < kN; ++e) {
           const int id = first + a * kFilterThreads * kN + e;
-          if (id < vocabulary) f(id, Value(id, x[e]));
+          if (id < vocabulary) f(id, plain ? x[e] : Value(id, x[e]));
         }
       }
     }
   }
 
-  // The first id of the order, as (key, ~id).
+  // The first id of the order, as (key, ~id). Leaves the threads' maxima in the list.
   __device__ __forceinline__ unsigned long long FindTop() const {
     unsigned long long best = 0;
     ForEach([&](int id, float value) {
       const unsigned long long key = SortKey(value);
       best = max(best, key << 32 | static_cast<uint32_t>(~id));
     });
+    shared->list[threadIdx.x] = ~static_cast<uint32_t>(best >> 32);
     return BlockMax(best, shared);
+  }
+
+  // A key that at least `rank` ids reach, from maxima of parts of the row: of its pieces, or of
+  // what a thread reads (FindTop has left them where values are marked). rank: at most 448.
+  __device__ __forceinline__ uint32_t BoundOfRank(int rank, const PieceStats* pieces) const {
+    int count = (vocabulary + kPieceSize - 1) / kPieceSize;
+    if (!marked() && 2 * rank <= count) {
+      for (int i = threadIdx.x; i < count; i += kFilterThreads) {
+        shared->list[i] = ~SortKey(pieces[i].max);
+      }
+    } else {
+      count = kFilterThreads;
+      if (!marked()) {
+        float best = -INFINITY;
+        ForEach<true>([&](int, float value) { best = fmaxf(best, value); });
+        shared->list[threadIdx.x] = ~SortKey(best);
+      }
+    }
+    SortFirst(count);
+    const uint32_t bound = ~static_cast<uint32_t>(shared->list[rank - 1]);
+    __syncthreads();
+    return bound;
+  }
+
+  // Orders the first `count` of the list, which this block has written.
+  __device__ __forceinline__ void SortFirst(int count) const {
+    int size = 2;
+    while (size < count) size *= 2;
+    for (int i = count + threadIdx.x; i < size; i += kFilterThreads) shared->list[i] = ~0ull;
+    __syncthreads();
+    SortList(shared->list, size);
   }
 
   // Counts and masses by bin(value); bins outside [0, 2048) are left out.
@@ -276,26 +318,48 @@ struct RowFilter {
     __syncthreads();
   }
 
-  // Finds the cut among the ids with keys [low, high], by sorting them.
-  __device__ __forceinline__ Tally CutInList(uint32_t low, uint32_t high, const Tally& before,
-                                             const Goal& goal) const {
+  // The ids with keys from low to high, as many as go into the list; returns how many there are.
+  // total: where asked for, the mass of all ids.
+  template <bool plain, bool with_total>
+  __device__ __forceinline__ int Gather(uint32_t low, uint32_t high,
+                                        unsigned long long* total) const {
     if (threadIdx.x == 0) shared->list_count = 0;
     __syncthreads();
-    ForEach([&](int id, float value) {
-      const uint32_t key = SortKey(value);
-      if (key < low || key > high) return;
+    Tally mine;
+    // Keys are compared as values: fewer instructions where nearly all ids are passed over.
+    const float least = low <= SortKey(-INFINITY) ? -INFINITY : FromSortKey(low);
+    const float most = FromSortKey(high);
+    ForEach<plain>([&](int id, float value) {
+      if (with_total) mine.mass += Mass(value);
+      if (!(value >= least && value <= most)) return;
       const int at = atomicAdd(&shared->list_count, 1);
       if (at < kListSize) {
-        shared->list[at] = static_cast<unsigned long long>(~key) << 32 | static_cast<uint32_t>(id);
+        shared->list[at] =
+            static_cast<unsigned long long>(~SortKey(value)) << 32 | static_cast<uint32_t>(id);
       }
     });
+    if (with_total) {
+      (void)BlockScan(mine, shared);
+      for (const Tally& t : shared->warp_tallies) *total += t.mass;
+    }
     __syncthreads();
-    const int count = min(shared->list_count, kListSize);
-    int size = 2;
-    while (size < count) size *= 2;
-    for (int i = count + threadIdx.x; i < size; i += kFilterThreads) shared->list[i] = ~0ull;
+    return shared->list_count;
+  }
+
+  // Finds the cut among the ids with keys [low, high], at most 2,048, by sorting them.
+  __device__ __forceinline__ Tally CutInRange(uint32_t low, uint32_t high, const Tally& before,
+                                              const Goal& goal) const {
+    const int count = min(Gather<false, false>(low, high, nullptr), kListSize);
+    SortFirst(count);
+    return CutInList(count, before, goal);
+  }
+
+  // Finds the cut in the ordered list; found_index is its place there, -1 where the goal is not
+  // reached.
+  __device__ __forceinline__ Tally CutInList(int count, const Tally& before,
+                                             const Goal& goal) const {
+    if (threadIdx.x == 0) shared->found_index = -1;
     __syncthreads();
-    SortList(shared->list, size);
     const auto key_of = [&](int i) { return ~static_cast<uint32_t>(shared->list[i] >> 32); };
     FindFirst(
         count, before, goal,
@@ -304,7 +368,7 @@ struct RowFilter {
         },
         shared);
     const int last = shared->found_index;
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && last >= 0) {
       shared->cut = {key_of(last), static_cast<int32_t>(static_cast<uint32_t>(shared->list[last]))};
     }
     const Tally through = shared->found_through;
@@ -323,7 +387,7 @@ struct RowFilter {
       const Tally before = shared->found_before, through = shared->found_through;
       __syncthreads();
       const unsigned long long inside = through.count - before.count;
-      if (inside <= kListSize) return CutInList(low, high, before, goal);
+      if (inside <= kListSize) return CutInRange(low, high, before, goal);
       if (low == high) {
         const unsigned long long mass = Mass(FromSortKey(low));
         const unsigned long long r = !goal.mass  ? goal.value - before.count

@@ -143,7 +143,7 @@ void SampleTokens(const TensorView& logits, const SamplerRow* rows, void* worksp
            0, stream, matrix, logits.rows, vocabulary, num_pieces, aligned, rows, pieces, stats,
            out);
   });
-  SampleFilteredRows(logits, rows, stats, out, stream);
+  SampleFilteredRows(logits, rows, stats, pieces, out, stream);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -46,16 +46,48 @@ __device__ __forceinline__ void MarkIds(uint32_t* bits, int words, RowFilter<T>*
 // What all filters keep together.
 struct Kept {
   Cut cut;
+  int listed = 0;          // where above 0, the first so many of the list, and no cut
   float least_weight = 0;  // min-p
 };
 
+__device__ __forceinline__ Goal MassGoal(float top_p, unsigned long long mass) {
+  const double target = ceil(static_cast<double>(top_p) * static_cast<double>(mass));
+  return {static_cast<unsigned long long>(fmax(target, 1.0)), true};
+}
+
+// Where the kept ids are among the first few hundred: orders those in the list and returns how many
+// are kept. Else 0.
 template <typename T>
-__device__ __forceinline__ Kept ApplyFilters(const RowFilter<T>& filter) {
+__device__ __forceinline__ int KeepListed(const RowFilter<T>& filter, const PieceStats* pieces,
+                                          bool by_rank, bool by_mass) {
+  const SamplerRow& row = filter.row();
+  const int rank = by_rank ? row.top_k : kMostListedRank;
+  if (rank > kMostListedRank) return 0;
+  const uint32_t low = filter.BoundOfRank(rank, pieces), high = SortKey(filter.top);
+  unsigned long long mass = 0;
+  const int count = by_rank           ? filter.marked()
+                                            ? filter.template Gather<false, false>(low, high, &mass)
+                                            : filter.template Gather<true, false>(low, high, &mass)
+                              : filter.marked() ? filter.template Gather<false, true>(low, high, &mass)
+                                      : filter.template Gather<true, true>(low, high, &mass);
+  if (count > kListSize) return 0;
+  filter.SortFirst(count);
+  if (by_rank) {
+    mass = filter.CutInList(count, {}, {static_cast<unsigned long long>(row.top_k), false}).mass;
+  }
+  if (by_mass) filter.CutInList(count, {}, MassGoal(row.top_p, mass));
+  return filter.shared->found_index + 1;
+}
+
+template <typename T>
+__device__ __forceinline__ Kept ApplyFilters(const RowFilter<T>& filter, const PieceStats* pieces) {
   const SamplerRow& row = filter.row();
   Kept kept;
   if (row.min_p > 0) kept.least_weight = fminf(row.min_p, 1.0f);
   const bool by_rank = row.top_k > 0 && row.top_k < filter.vocabulary, by_mass = row.top_p < 1;
   if (!by_rank && !by_mass) return kept;
+  kept.listed = KeepListed(filter, pieces, by_rank, by_mass);
+  if (kept.listed > 0) return kept;
   filter.CountFirst();
   Tally tally = by_rank || !by_mass ? Tally{} : filter.TotalOfBins();
   if (by_rank) {
@@ -64,11 +96,34 @@ __device__ __forceinline__ Kept ApplyFilters(const RowFilter<T>& filter) {
   }
   if (by_mass) {
     if (by_rank) filter.CountFirst();  // may have been overwritten
-    const double target = ceil(static_cast<double>(row.top_p) * static_cast<double>(tally.mass));
-    filter.FindCut({static_cast<unsigned long long>(fmax(target, 1.0)), true});
+    filter.FindCut(MassGoal(row.top_p, tally.mass));
     kept.cut = filter.shared->cut;
   }
   return kept;
+}
+
+// Draws from the first of the list, in id order.
+template <typename T>
+__device__ __forceinline__ int DrawListed(const RowFilter<T>& filter, const Kept& kept) {
+  unsigned long long* list = filter.shared->list;
+  for (int i = threadIdx.x; i < kept.listed; i += kFilterThreads) {
+    const float w = filter.Weight(FromSortKey(~static_cast<uint32_t>(list[i] >> 32)));
+    list[i] = list[i] << 32 | __float_as_uint(w >= kept.least_weight ? w : 0.0f);
+  }
+  filter.SortFirst(kept.listed);
+  if (threadIdx.x >= 32) return 0;
+  const int per_lane = (kept.listed + 31) / 32;
+  const auto weight = [&](int i) {
+    const int at = static_cast<int>(threadIdx.x) * per_lane + i;
+    return at < kept.listed ? static_cast<double>(__uint_as_float(static_cast<uint32_t>(list[at])))
+                            : 0.0;
+  };
+  double total = 0;
+  for (int i = 0; i < per_lane; ++i) total += weight(i);
+  total = WarpSum(total);
+  const double uniform = Uniform(filter.row().seed, filter.row().position);
+  const Place place = FindPlace(per_lane, uniform * total, weight);
+  return place.index < 0 ? 0 : static_cast<int>(list[place.index] >> 32);
 }
 
 // Draws from what is left, in id order.
@@ -119,21 +174,24 @@ __device__ __forceinline__ int DrawKept(const RowFilter<T>& filter, const Kept& 
 }
 
 template <typename T>
-__device__ __forceinline__ int DrawFiltered(RowFilter<T> filter, float max_logit) {
+__device__ __forceinline__ int DrawFiltered(RowFilter<T> filter, float max_logit,
+                                            const PieceStats* pieces) {
   filter.top = max_logit;
-  if (filter.seen != nullptr || filter.generated != nullptr || filter.banned != nullptr) {
+  if (filter.marked()) {
     const unsigned long long best = filter.FindTop();
     filter.top = FromSortKey(static_cast<uint32_t>(best >> 32));
     if (!isfinite(filter.top)) return 0;  // nothing is left
     if (filter.row().temperature <= 0) return static_cast<int>(~static_cast<uint32_t>(best));
   }
-  return DrawKept(filter, ApplyFilters(filter));
+  const Kept kept = ApplyFilters(filter, pieces);
+  return kept.listed > 0 ? DrawListed(filter, kept) : DrawKept(filter, kept);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kFilterThreads, 2)
     FilteredRowsKernel(Matrix<const T> logits, int64_t num_rows, int vocabulary, bool aligned,
-                       const SamplerRow* rows, const RowStats* stats, SamplerOutput out) {
+                       const SamplerRow* rows, const RowStats* stats, const PieceStats* pieces,
+                       SamplerOutput out) {
   extern __shared__ __align__(16) unsigned char memory[];
   LetSuccessorStart();
   WaitForPredecessor();
@@ -151,7 +209,8 @@ __global__ void __launch_bounds__(kFilterThreads, 2)
     filter.aligned = aligned;
     filter.tempering = TemperingOf(filter.row().temperature);
     MarkIds(bits, (vocabulary + 31) / 32, &filter);
-    const int token = DrawFiltered(filter, stats[r].max);
+    const int num_pieces = (vocabulary + kPieceSize - 1) / kPieceSize;
+    const int token = DrawFiltered(filter, stats[r].max, pieces + r * num_pieces);
     if (threadIdx.x == 0) {
       out.token_ids[r] = token;
       out.logprobs[r] = stats[r].Logprob(ToFloat(filter.logits[token]), filter.tempering.inverse);
@@ -163,7 +222,7 @@ __global__ void __launch_bounds__(kFilterThreads, 2)
 }  // namespace
 
 void SampleFilteredRows(const TensorView& logits, const SamplerRow* rows, const RowStats* stats,
-                        const SamplerOutput& out, cudaStream_t stream) {
+                        const PieceStats* pieces, const SamplerOutput& out, cudaStream_t stream) {
   const size_t shared_bytes = SharedBytes(logits.cols);
   const unsigned blocks = static_cast<unsigned>(std::min(logits.rows, kMaxBlocks));
   ForDType(logits.dtype, [&](auto tag) {
@@ -171,7 +230,7 @@ void SampleFilteredRows(const TensorView& logits, const SamplerRow* rows, const 
     AllowSharedBytes(FilteredRowsKernel<T>, shared_bytes);
     Launch(FilteredRowsKernel<T>, blocks, kFilterThreads, shared_bytes, stream,
            AsMatrix<const T>(logits), logits.rows, static_cast<int>(logits.cols),
-           VectorAligned(logits), rows, stats, out);
+           VectorAligned(logits), rows, stats, pieces, out);
   });
 }
 

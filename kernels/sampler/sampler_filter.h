@@ -9,9 +9,11 @@
 namespace orrery::kernels::cuda {
 
 struct RowStats;
+struct PieceStats;
 
-// Draws for the rows that need passes of their own; stats: of every row, by the draw before.
+// Draws for the rows that need passes of their own; stats: of every row, by the draw before;
+// pieces: of every row's pieces.
 void SampleFilteredRows(const TensorView& logits, const SamplerRow* rows, const RowStats* stats,
-                        const SamplerOutput& out, cudaStream_t stream);
+                        const PieceStats* pieces, const SamplerOutput& out, cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

@@ -330,12 +330,16 @@ int Main(int argc, char** argv) {
     for (const int64_t rows : {1, 8, 64, 512, 8192}) BenchExperts(*limits, rows);
   }
   if (wants("sampler")) {
-    SamplerRow filtered;
+    SamplerRow filtered, peaked, flat;
     filtered.top_k = 50;
     filtered.top_p = 0.9f;
+    peaked.temperature = 0.01f;  // logits lie in [-1, 1]
+    peaked.top_p = flat.top_p = 0.9f;
     for (const int64_t rows : {1, 64, 512}) {
       BenchSampler(rows, 151936, "plain", {});
       BenchSampler(rows, 151936, "top k and top p", filtered);
+      BenchSampler(rows, 151936, "top p of few", peaked);
+      BenchSampler(rows, 151936, "top p of most", flat);
     }
   }
   return 0;

@@ -152,17 +152,21 @@ TEST_F(CudaSamplerTest, DrawsWhatTheCpuDraws) {
   }
 }
 
-TEST_F(CudaSamplerTest, FiltersKeepTheDefinedSets) {
+// Falling: the largest are neighbours, so that maxima of parts of the row say little of the others.
+void ExpectDefinedSets(bool falling) {
   Random random(3);
   constexpr int64_t kDraws = 2048;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t v : {1000, 49152, 151936}) {
-      const std::vector<float> logits = Rounded(dtype, random.Floats(v, 4));  // bfloat16: many ties
+      std::vector<float> logits = Rounded(dtype, random.Floats(v, 4));  // bfloat16: many ties
+      if (falling) std::sort(logits.rbegin(), logits.rend());
       const DeviceMatrix row(dtype, logits, 1, v);
       for (const SamplerParams& params :
            {SamplerParams{1, 10, 1, 0}, SamplerParams{1, 500, 1, 0}, SamplerParams{0.05f, 0, 0.9f},
             SamplerParams{1, 0, 0.3f}, SamplerParams{0.3f, 0, 1, 0.7f},
             SamplerParams{1, 100, 0.5f, 0.2f}, SamplerParams{1, 700, 0.95f},
+            SamplerParams{1, 448, 0.9f}, SamplerParams{1, 449, 0.9f}, SamplerParams{1, 74, 1},
+            SamplerParams{1, 75, 1}, SamplerParams{0.1f, 0, 0.95f, 0.05f},
             SamplerParams{1, 1, 1, 0}, SamplerParams{1, 0, 1e-6f, 0}}) {
         SCOPED_TRACE(testing::Message() << v << ": k " << params.top_k << " p " << params.top_p
                                         << " min " << params.min_p);
@@ -186,6 +190,10 @@ TEST_F(CudaSamplerTest, FiltersKeepTheDefinedSets) {
     }
   }
 }
+
+TEST_F(CudaSamplerTest, FiltersKeepTheDefinedSets) { ExpectDefinedSets(false); }
+
+TEST_F(CudaSamplerTest, FiltersKeepTheDefinedSetsOfFallingLogits) { ExpectDefinedSets(true); }
 
 TEST_F(CudaSamplerTest, EqualLogitsAreKeptByTheLowestIds) {
   constexpr int64_t kV = 9000, kDraws = 2048;
