@@ -89,6 +89,9 @@ mount -t devpts none /dev/pts
 mount -t tmpfs none /dev/shm
 mount -t cgroup2 none /sys/fs/cgroup
 ip link set lo up
+# With it Debian's 6.12 wakes nobody to write dirty pages out, and a command that writes a file larger than
+# its memory limit is killed for memory.
+echo 0 2>/dev/null >/sys/kernel/mm/lru_gen/enabled
 echo "guest: Linux \$(uname -r); /tmp is \$(cat /proc/mounts | while read -r device place rest; do
   [ \$place = /tmp ] && echo \$rest; done)"
 /program --gtest_color=no --gtest_filter='$filter'

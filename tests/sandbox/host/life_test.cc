@@ -42,7 +42,7 @@ TEST_F(LifeTest, DeepTreeIsDestroyed) {
   options_.limits.inodes = 100'000;
   const auto probing = Probing::Begin(host_.get(), options_);
   ASSERT_TRUE(probing.ok()) << probing.status();
-  const ExecResult result = probing->Run("deep", 20'000, 60'000);
+  const ExecResult result = probing->Run("deep", 20'000, 300'000);
   EXPECT_TRUE(result.ok()) << Describe(result) << result.output.Text();
   EXPECT_TRUE(probing->sandbox().Destroy().ok());
 }
