@@ -361,11 +361,18 @@ SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::M
 }
 
 std::function<void(run::StepMetrics*)> MachineMetrics(const Session* session) {
-  if (session->gpu == nullptr) return nullptr;
-  return [session, before = 0.0](run::StepMetrics* metrics) mutable {
-    const GpuMemoryUse use = session->gpu->MemoryUse();
-    run::AddGpuMemory({use.peak_bytes, session->plan.gpu_bytes(),
-                       use.turn_seconds - std::exchange(before, use.turn_seconds)},
+  return [session, turns = 0.0, engine = EngineStats()](run::StepMetrics* metrics) mutable {
+    if (session->gpu != nullptr) {
+      const GpuMemoryUse use = session->gpu->MemoryUse();
+      run::AddGpuMemory({use.peak_bytes, session->plan.gpu_bytes(),
+                         use.turn_seconds - std::exchange(turns, use.turn_seconds)},
+                        metrics);
+    }
+    const EngineStats before = std::exchange(engine, session->engine->stats());
+    if (engine.steps == before.steps) return;
+    run::AddEngineUse({engine.preemptions - before.preemptions, engine.swaps - before.swaps,
+                       engine.swapped_out_bytes + engine.swapped_in_bytes -
+                           before.swapped_out_bytes - before.swapped_in_bytes},
                       metrics);
   };
 }

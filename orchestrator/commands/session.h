@@ -57,7 +57,8 @@ absl::StatusOr<plan::MemoryPlan> PlanSession(const configs::Experiment& experime
                                              const SessionOptions& options,
                                              const std::optional<kernels::DeviceLimits>& gpu);
 
-// Adds what the session's GPU takes, where there is one. The session is borrowed.
+// Adds what the session's GPU takes, where there is one, and how often its engine was short of
+// room, where it sampled. The session is borrowed.
 std::function<void(run::StepMetrics*)> MachineMetrics(const Session* session);
 
 // hf: sources to local paths, with progress on standard error.

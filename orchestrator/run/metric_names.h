@@ -78,6 +78,12 @@ inline constexpr std::string_view kWriteSeconds = "perf/write_s";
 inline constexpr std::string_view kRolloutTokensPerSecond = "perf/rollout_tokens_per_s";
 inline constexpr std::string_view kTrainTokensPerSecond = "perf/train_tokens_per_s";
 inline constexpr std::string_view kRssBytes = "perf/rss_bytes";
+// Responses that made room in the KV cache in this step, evaluations among them; of these, whose
+// keys and values went to the host's memory; and what was copied there and back of them and of
+// prompts (rollout.preemption).
+inline constexpr std::string_view kPreemptions = "perf/preemptions";
+inline constexpr std::string_view kSwaps = "perf/swaps";
+inline constexpr std::string_view kSwappedBytes = "perf/swapped_bytes";
 // Where a GPU computes: memory taken on it so far at most, whoever took it; what the plan said
 // (orrery plan); and seconds in which memory changed hands between rollout and training.
 inline constexpr std::string_view kGpuMemoryPeak = "perf/gpu_memory_peak_bytes";

@@ -254,6 +254,12 @@ void AddGpuMemory(const GpuMemory& memory, StepMetrics* metrics) {
   metrics->Set(metric::kMemoryTurnSeconds, memory.turn_seconds);
 }
 
+void AddEngineUse(const EngineUse& use, StepMetrics* metrics) {
+  metrics->Set(metric::kPreemptions, static_cast<double>(use.preemptions));
+  metrics->Set(metric::kSwaps, static_cast<double>(use.swaps));
+  metrics->Set(metric::kSwappedBytes, static_cast<double>(use.swapped_bytes));
+}
+
 double ResidentBytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "re");
   if (file == nullptr) return 0;

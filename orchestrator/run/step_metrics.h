@@ -37,6 +37,12 @@ struct GpuMemory {
 };
 void AddGpuMemory(const GpuMemory& memory, StepMetrics* metrics);
 
+// Of the engine, in this step.
+struct EngineUse {
+  int64_t preemptions = 0, swaps = 0, swapped_bytes = 0;
+};
+void AddEngineUse(const EngineUse& use, StepMetrics* metrics);
+
 // Resident memory of this process; 0 where the system does not say.
 double ResidentBytes();
 
