@@ -146,7 +146,8 @@ TrainingBatch Rollout(rollout::Engine* engine, uint64_t round, Curve* curve) {
 }
 
 Curve RunCurve(const WeightStore& store, const kernels::DeviceLimits& device,
-               const std::shared_ptr<PagePool>& pool, const std::shared_ptr<MemoryTurns>& turns) {
+               const std::shared_ptr<PagePool>& pool, const std::shared_ptr<MemoryTurns>& turns,
+               int64_t kv_blocks = 400, int64_t swap_blocks = 0) {
   std::shared_ptr<DeviceWeights> weights = DeviceWeights::CopyOf(store);
   PolicyTrainerOptions options;
   options.schedule.learning_rate = 1e-3;
@@ -161,7 +162,8 @@ Curve RunCurve(const WeightStore& store, const kernels::DeviceLimits& device,
   engine_options.scheduler.prefill_chunk_tokens = 64;
   engine_options.scheduler.max_positions = 256;
   engine_options.scheduler.max_draws = 64;
-  engine_options.kv_blocks = 400;
+  engine_options.scheduler.swap_blocks = swap_blocks;
+  engine_options.kv_blocks = kv_blocks;
   engine_options.pool = pool;
   engine_options.turns = turns;
   rollout::Engine engine(
@@ -178,6 +180,7 @@ Curve RunCurve(const WeightStore& store, const kernels::DeviceLimits& device,
     EXPECT_TRUE(engine.Commit(trainer->version()).ok());
   }
   curve.weights = BytesOf(*weights);
+  EXPECT_EQ(engine.stats().swaps > 0, swap_blocks > 0);
   return curve;
 }
 
@@ -192,6 +195,18 @@ TEST_P(MemorySharingTest, KeysAndValuesLendTheirMemoryAndNothingChanges) {
   EXPECT_EQ(turns->changes(), 10);
   EXPECT_LT(shared->peak_bytes(), apart->peak_bytes());
   RecordProperty("turn_ms", std::to_string(1e3 * turns->seconds() / 10));
+}
+
+// Too few blocks: what is preempted waits in the host's memory, and comes back to memory that was
+// lent meanwhile.
+TEST_P(MemorySharingTest, SwappedResponsesChangeNothingEither) {
+  const auto apart = kernels::cuda::MakeDevicePool(), shared = kernels::cuda::MakeDevicePool();
+  const auto turns = std::make_shared<MemoryTurns>();
+  const Curve expected = RunCurve(*store_, device_, apart, nullptr);
+  const Curve got = RunCurve(*store_, device_, shared, turns, 24, 200);
+  EXPECT_EQ(got.tokens, expected.tokens);
+  EXPECT_EQ(got.logprobs, expected.logprobs);
+  EXPECT_TRUE(got.weights == expected.weights);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, MemorySharingTest,
