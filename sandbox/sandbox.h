@@ -221,6 +221,9 @@ class SandboxHost {
   virtual absl::StatusOr<std::unique_ptr<Sandbox>> Fork(
       const std::shared_ptr<const Snapshot>& snapshot, const SandboxOptions& options) = 0;
   virtual HostLoad load() const = 0;
+  // What its sandboxes are not held to, where that is allowed, and what else should be known: for a
+  // person, one line each.
+  virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 }  // namespace orrery::sandbox

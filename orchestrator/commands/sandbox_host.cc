@@ -86,6 +86,7 @@ absl::Status Serve(const Arguments& arguments) {
   RETURN_IF_ERROR(ApplyDisk(arguments.disk, &host_options));
   ASSIGN_OR_RETURN(const sb::RemoteSecurity security, arguments.security.Read());
   ASSIGN_OR_RETURN(const std::unique_ptr<sb::SandboxHost> host, sb::MakeLocalHost(host_options));
+  PrintWarnings(*host);
   ASSIGN_OR_RETURN(std::unique_ptr<sb::SandboxService> service,
                    sb::StartSandboxService(host.get(),
                                            [&](const std::string& name, bool emulate) {

@@ -185,7 +185,9 @@ absl::StatusOr<std::unique_ptr<sb::SandboxHost>> MakeHost(const Arguments& argum
   sb::HostOptions options = arguments.host;
   RETURN_IF_ERROR(ApplyDisk(arguments.disk, &options));
   options.launchers = 1;
-  return sb::MakeLocalHost(options);
+  ASSIGN_OR_RETURN(std::unique_ptr<sb::SandboxHost> host, sb::MakeLocalHost(options));
+  PrintWarnings(*host);
+  return host;
 }
 
 absl::StatusOr<int> RunCommand(const Arguments& arguments) {
@@ -230,6 +232,7 @@ absl::Status Ps(const Arguments& arguments) {
 absl::Status Check(const Arguments& arguments) {
   RETURN_IF_ERROR(NeedRoot());
   ASSIGN_OR_RETURN(const std::unique_ptr<sb::SandboxHost> host, sb::MakeLocalHost(arguments.host));
+  PrintWarnings(*host);
   ASSIGN_OR_RETURN(const std::vector<sb::CheckRow> rows, sb::RunChecks(host.get()));
   int open = 0;
   for (const sb::CheckRow& row : rows) {
@@ -298,6 +301,12 @@ absl::Status ApplyDisk(const std::string& name, sb::HostOptions* options) {
     return absl::OkStatus();
   }
   return InvalidInput("--disk {}: tmpfs, loop, project_quota, auto or unlimited", name);
+}
+
+void PrintWarnings(const sb::SandboxHost& host) {
+  for (const std::string& line : host.warnings()) {
+    std::fprintf(stderr, "orrery: warning: %s\n", line.c_str());
+  }
 }
 
 const char* DiskHelp() {

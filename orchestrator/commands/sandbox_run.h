@@ -23,4 +23,7 @@ void AddSandboxRunCommands(CLI::App* sandbox, std::function<absl::StatusOr<Endin
 absl::Status ApplyDisk(const std::string& name, sandbox::HostOptions* options);
 const char* DiskHelp();
 
+// On standard error.
+void PrintWarnings(const sandbox::SandboxHost& host);
+
 }  // namespace orrery::commands

@@ -314,6 +314,7 @@ void PrintMachine(const BenchOptions& options, const SandboxHost& host) {
       DiskName(options.host.disk == DiskBackend::kAuto ? ChooseDisk(options.host.state_folder)
                                                        : options.host.disk)
           .data());
+  for (const std::string& line : host.warnings()) std::printf("warning: %s\n", line.c_str());
   std::printf("admits %lld sandboxes and %lld MiB; load of the machine before: %.1f\n",
               static_cast<long long>(host.load().max_sandboxes),
               static_cast<long long>(host.load().max_memory_bytes >> 20), LoadAverage());

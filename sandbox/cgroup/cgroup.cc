@@ -32,7 +32,8 @@ absl::Status LimitMemory(const Hierarchies& hierarchies, const std::string& name
   const std::string text = std::to_string(bytes);
   if (!hierarchies.is_v2("memory")) {
     RETURN_IF_ERROR(Write(folder + "memory.limit_in_bytes", text));
-    // Absent without swap accounting; then there must be no swap, which the host checks.
+    // Absent without swap accounting; then there must be no swap, which the host checks
+    // (unenforced.h).
     const std::string with_swap = folder + "memory.memsw.limit_in_bytes";
     return ::access(with_swap.c_str(), F_OK) == 0 ? Write(with_swap, text) : absl::OkStatus();
   }

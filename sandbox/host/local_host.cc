@@ -23,6 +23,7 @@
 #include "sandbox/host/local_sandbox.h"
 #include "sandbox/host/ownership.h"
 #include "sandbox/host/resources.h"
+#include "sandbox/host/unenforced.h"
 #include "sandbox/host/warm_pool.h"
 #include "sandbox/seccomp/filter.h"
 
@@ -64,12 +65,6 @@ absl::Status FillDefaults(HostOptions& options) {
   if (options.cpus <= 0) options.cpus = CountCpus();
   if (options.processes <= 0) options.processes = std::max<int64_t>(1024, PidMax() - 8192);
   if (options.launchers <= 0) options.launchers = std::min(4, CountCpus());
-  if (options.disk == DiskBackend::kUnlimited && !options.allow_unenforced) {
-    return InvalidInput(
-        "disk backend unlimited does not enforce the disk limit: take project_quota, loop or "
-        "tmpfs, or allow it "
-        "with allow_unenforced");
-  }
   return absl::OkStatus();
 }
 
@@ -119,18 +114,21 @@ class LocalHost : public SandboxHost {
   absl::StatusOr<std::unique_ptr<Sandbox>> Fork(const std::shared_ptr<const Snapshot>& snapshot,
                                                 const SandboxOptions& options) override;
   HostLoad load() const override;
+  std::vector<std::string> warnings() const override { return warnings_; }
 
  private:
   absl::Status Admit(const Limits& limits);
   absl::StatusOr<std::unique_ptr<Sandbox>> Launch(const SandboxOptions& options,
                                                   std::shared_ptr<const LocalSnapshot> snapshot);
   absl::Status MakeGroups();
+  absl::Status CheckEnforced();
   std::vector<SandboxRow> Rows();
   ExecResult ExecById(const std::string& id, const ExecRequest& request);
   absl::Status KillById(const std::string& id);
   absl::Status StartLaunchers();
 
   HostResources resources_;
+  std::vector<std::string> warnings_;
   Descriptor ownership_;
   std::unique_ptr<BlankPool> blanks_;
   std::unique_ptr<WarmPool> pool_;
@@ -167,6 +165,7 @@ absl::Status LocalHost::Begin(const HostOptions& options) {
                                         resources_.options.disk_bytes},
                                   resources_.options.max_waiting);
   RETURN_IF_ERROR(MakeGroups());
+  RETURN_IF_ERROR(CheckEnforced());
   RETURN_IF_ERROR(StartLaunchers());
   const int64_t most = resources_.options.memory_bytes / kMemoryOfBlank;
   blanks_ = std::make_unique<BlankPool>(&resources_,
@@ -211,6 +210,19 @@ absl::Status LocalHost::MakeGroups() {
   RETURN_IF_ERROR(MakeParentGroup(resources_.hierarchies, options.cgroup, {}));
   return MakeParentGroup(resources_.hierarchies, resources_.cgroup,
                          {options.memory_bytes, options.processes, 0});
+}
+
+absl::Status LocalHost::CheckEnforced() {
+  const HostOptions& options = resources_.options;
+  const auto swaps = ReadFile("/proc/swaps"), lru = ReadFile("/sys/kernel/mm/lru_gen/enabled");
+  warnings_ = FindUnenforced(options, resources_.hierarchies, swaps.ok() ? *swaps : "");
+  if (!warnings_.empty() && !options.allow_unenforced) {
+    return Precondition("{}; or allow it (allow_unenforced)", warnings_.front());
+  }
+  for (std::string& line : FindPitfalls(options, resources_.hierarchies, lru.ok() ? *lru : "")) {
+    warnings_.push_back(std::move(line));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalHost::StartLaunchers() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/utsname.h>
 
+#include "sandbox/host/unenforced.h"
 #include "tests/sandbox/host/testing.h"
 
 namespace orrery::sandbox {
@@ -34,6 +35,35 @@ TEST(KernelTest, ThisOneHoldsSandboxesOrIsRefusedBeforeAnythingIsMade) {
   EXPECT_NE(known.ToString().find("--host"), std::string::npos) << "the fix";
   EXPECT_FALSE(std::filesystem::exists(options.state_folder));
   EXPECT_FALSE(std::filesystem::exists("/sys/fs/cgroup/" + options.cgroup));
+}
+
+TEST(KernelTest, WhatCannotBeEnforcedIsSaid) {
+  const std::string heading = "Filename\tType\tSize\tUsed\tPriority\n",
+                    swap = "/dev/x\tfile\t1\t0\t-2\n";
+  const std::string v2 = "30 1 0:1 / /nowhere rw - cgroup2 none rw\n";
+  const auto hierarchies = Hierarchies::Parse(v2, "cpu memory pids");
+  ASSERT_TRUE(hierarchies.ok()) << hierarchies.status();
+  HostOptions options;
+  EXPECT_TRUE(FindUnenforced(options, *hierarchies, heading).empty());
+  EXPECT_EQ(FindUnenforced(options, *hierarchies, heading + swap).size(), 1u);
+  EXPECT_TRUE(FindPitfalls(options, *hierarchies, "0x0007\n").empty()) << "no disk";
+  options.disk = DiskBackend::kUnlimited;
+  EXPECT_EQ(FindUnenforced(options, *hierarchies, heading).size(), 1u);
+  EXPECT_EQ(FindPitfalls(options, *hierarchies, "0x0007\n").size(), 1u);
+  EXPECT_TRUE(FindPitfalls(options, *hierarchies, "0x0000\n").empty());
+  EXPECT_TRUE(FindPitfalls(options, *hierarchies, "").empty());
+}
+
+TEST_F(HostTest, UnenforcedLimitsAreRefusedOrWarnedOf) {
+  HostOptions options = TestOptions(work_);
+  options.disk = DiskBackend::kUnlimited;
+  const auto refused = MakeLocalHost(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.status();
+  options.allow_unenforced = true;
+  const auto host = MakeLocalHost(options);
+  ASSERT_TRUE(host.ok()) << host.status();
+  ASSERT_FALSE((*host)->warnings().empty());
+  EXPECT_NE((*host)->warnings()[0].find("not limited"), std::string::npos);
 }
 
 TEST(KernelTest, MountsHangSomewhereBeforeDetachedOnesCameAbout) {
