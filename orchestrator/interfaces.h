@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -79,8 +80,15 @@ class RolloutEngine {
   // submit, must not block.
   using OnDone = std::function<void(size_t index, Generation generation)>;
 
+  struct Submission {
+    GenerationRequest request;
+    OnDone on_done;
+  };
+
   virtual ~RolloutEngine() = default;
-  virtual RequestId Submit(GenerationRequest request, OnDone on_done) = 0;
+  // All at once: the engine's next step sees them together. Their ids, which grow in their order.
+  virtual std::vector<RequestId> SubmitAll(std::vector<Submission> submissions) = 0;
+  RequestId Submit(GenerationRequest request, OnDone on_done);
   // Ends what is left of a request: its responses arrive as kAborted with what was sampled so far.
   virtual void Abort(RequestId id) = 0;
   // Between two steps of the engine, nothing runs until Resume. Requests are kept.
@@ -89,6 +97,12 @@ class RolloutEngine {
   virtual PolicyVersion version() const = 0;
   virtual EngineStats stats() const = 0;
 };
+
+inline RequestId RolloutEngine::Submit(GenerationRequest request, OnDone on_done) {
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(on_done)});
+  return SubmitAll(std::move(one)).front();
+}
 
 // The weights that a rollout engine samples from. Begin pauses sampling; a dropped transaction
 // leaves the engine refusing to sample rather than with half of the new weights.

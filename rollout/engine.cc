@@ -44,12 +44,15 @@ Engine::~Engine() {
   thread_.join();
 }
 
-RequestId Engine::Submit(GenerationRequest request, OnDone on_done) {
+std::vector<RequestId> Engine::SubmitAll(std::vector<Submission> submissions) {
+  std::vector<RequestId> ids;
   std::lock_guard lock(mutex_);
-  const RequestId id = next_id_++;
-  commands_.push_back({id, std::move(request), std::move(on_done)});
+  for (Submission& s : submissions) {
+    ids.push_back(next_id_++);
+    commands_.push_back({ids.back(), std::move(s.request), std::move(s.on_done)});
+  }
   wake_.notify_all();
-  return id;
+  return ids;
 }
 
 void Engine::Abort(RequestId id) {

@@ -35,7 +35,7 @@ class Engine : public RolloutEngine, public WeightReceiver {
   // Requests not yet finished are delivered as aborted.
   ~Engine() override;
 
-  RequestId Submit(GenerationRequest request, OnDone on_done) override;
+  std::vector<RequestId> SubmitAll(std::vector<Submission> submissions) override;
   void Abort(RequestId id) override;
   void Pause() override;
   void Resume() override;

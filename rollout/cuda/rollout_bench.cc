@@ -120,10 +120,13 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   report.first_token_seconds = first;
   const EngineStats before = engine.stats();
   Arrivals arrivals;
-  const Clock::time_point begin = Clock::now();
+  std::vector<RolloutEngine::Submission> submissions;
   for (int64_t i = 0; i < options.prompts; ++i) {
-    engine.Submit(MakeRequest(spec, options, i), [&](size_t, Generation g) { arrivals.Add(g); });
+    submissions.push_back(
+        {MakeRequest(spec, options, i), [&](size_t, Generation g) { arrivals.Add(g); }});
   }
+  const Clock::time_point begin = Clock::now();
+  engine.SubmitAll(std::move(submissions));
   const size_t all = static_cast<size_t>(options.prompts * options.samples);
   arrivals.WaitFor(all);
   if (!arrivals.error.empty()) return InvalidInput("a response ended early: {}", arrivals.error);

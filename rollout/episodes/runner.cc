@@ -29,6 +29,7 @@ absl::Status Runner::Run(std::vector<EpisodeGroup>* groups) {
     std::lock_guard lock(mutex_);
     running_ = conversations.size();
   }
+  std::vector<RolloutEngine::Submission> first_turns;
   size_t next = 0;
   for (size_t g = 0; g < groups->size(); ++g) {
     std::vector<Conversation*> members;
@@ -40,29 +41,31 @@ absl::Status Runner::Run(std::vector<EpisodeGroup>* groups) {
       episode.num_turns = 0;
       members.push_back(member);
     }
+    if (members.empty()) continue;
     if (options_.share_prompt) {
-      SubmitGroup(std::move(members), std::move(prompts[g]));
+      first_turns.push_back(FirstTurn(std::move(members), std::move(prompts[g])));
     } else {
-      for (Conversation* member : members) SubmitGroup({member}, prompts[g]);
+      for (Conversation* member : members) first_turns.push_back(FirstTurn({member}, prompts[g]));
     }
   }
+  engine_.SubmitAll(std::move(first_turns));
   std::unique_lock lock(mutex_);
   all_done_.wait(lock, [this] { return running_ == 0; });
   return absl::OkStatus();
 }
 
-void Runner::SubmitGroup(std::vector<Conversation*> members, std::vector<int32_t> prompt_ids) {
-  if (members.empty()) return;
+RolloutEngine::Submission Runner::FirstTurn(std::vector<Conversation*> members,
+                                            std::vector<int32_t> prompt_ids) {
   GenerationRequest request;
   request.prompt_ids = std::move(prompt_ids);
   request.sampling = options_.sampling;
   request.return_routed_experts = options_.return_routed_experts;
   request.top_logprobs = options_.top_logprobs;
   for (const Conversation* member : members) request.seeds.push_back(member->episode->seed);
-  engine_.Submit(std::move(request),
-                 [this, members = std::move(members)](size_t index, Generation generation) {
-                   TakeTurn(members[index], std::move(generation));
-                 });
+  return {std::move(request),
+          [this, members = std::move(members)](size_t index, Generation generation) {
+            TakeTurn(members[index], std::move(generation));
+          }};
 }
 
 void Runner::TakeRoutedExperts(Conversation* conversation, RoutedExperts experts) {

@@ -49,7 +49,8 @@ class Runner : public EpisodeRunner {
 
   // The experts of the positions that earlier turns did not compute.
   static void TakeRoutedExperts(Conversation* conversation, RoutedExperts experts);
-  void SubmitGroup(std::vector<Conversation*> members, std::vector<int32_t> prompt_ids);
+  RolloutEngine::Submission FirstTurn(std::vector<Conversation*> members,
+                                      std::vector<int32_t> prompt_ids);
   void TakeTurn(Conversation* conversation, Generation generation);
   // Submits the next turn; false where the episode has ended.
   bool Continue(Conversation* conversation, const std::string& text);

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -30,14 +31,18 @@ class ScriptedEngine : public RolloutEngine {
     thread_.join();
   }
 
-  RequestId Submit(GenerationRequest request, OnDone on_done) override {
+  std::vector<RequestId> SubmitAll(std::vector<Submission> submissions) override {
     const std::lock_guard lock(mutex_);
-    requests_.push_back(request);
-    const auto shared = std::make_shared<std::pair<GenerationRequest, OnDone>>(std::move(request),
-                                                                               std::move(on_done));
-    for (size_t i = 0; i < shared->first.seeds.size(); ++i) waiting_.push_back({shared, i});
+    std::vector<RequestId> ids;
+    for (Submission& submission : submissions) {
+      requests_.push_back(submission.request);
+      ids.push_back(requests_.size());
+      const auto shared = std::make_shared<Submission>(std::move(submission));
+      for (size_t i = 0; i < shared->request.seeds.size(); ++i) waiting_.push_back({shared, i});
+    }
+    batch_sizes_.push_back(ids.size());
     changed_.notify_all();
-    return requests_.size();
+    return ids;
   }
   void Abort(RequestId) override {}
   void Pause() override {}
@@ -50,10 +55,15 @@ class ScriptedEngine : public RolloutEngine {
     const std::lock_guard lock(mutex_);
     return requests_;
   }
+  // How many requests each submission held.
+  std::vector<size_t> batch_sizes() const {
+    const std::lock_guard lock(mutex_);
+    return batch_sizes_;
+  }
 
  private:
   struct Waiting {
-    std::shared_ptr<std::pair<GenerationRequest, OnDone>> request;
+    std::shared_ptr<Submission> submission;
     size_t index;
   };
 
@@ -66,7 +76,7 @@ class ScriptedEngine : public RolloutEngine {
       const Waiting next = waiting_[at];
       waiting_.erase(waiting_.begin() + static_cast<int64_t>(at));
       lock.unlock();
-      next.request->second(next.index, script_(next.request->first, next.index));
+      next.submission->on_done(next.index, script_(next.submission->request, next.index));
       lock.lock();
     }
   }
@@ -75,6 +85,7 @@ class ScriptedEngine : public RolloutEngine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<GenerationRequest> requests_;  // guarded by mutex_, as all below
+  std::vector<size_t> batch_sizes_;
   std::deque<Waiting> waiting_;
   RandomStream random_;
   bool stopping_ = false;

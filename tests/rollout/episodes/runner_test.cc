@@ -124,6 +124,7 @@ TEST_F(RunnerTest, AGroupIsOneRequestUnlessPromptsAreNotShared) {
     const auto groups = Run(&engine, options, Groups(2, 3));
     const auto requests = engine.requests();
     ASSERT_EQ(requests.size(), share ? 2u : 6u);
+    EXPECT_EQ(engine.batch_sizes(), std::vector<size_t>{requests.size()}) << "all at once";
     std::vector<uint64_t> seeds, expected;
     for (const auto& r : requests) seeds.insert(seeds.end(), r.seeds.begin(), r.seeds.end());
     for (const auto& group : groups) {
