@@ -41,7 +41,7 @@ std::vector<run::MetricSink*> Outputs::sinks() const {
   return all;
 }
 
-absl::Status Outputs::Finish(const run::RunDirectory& directory) {
+absl::Status Outputs::Finish(const run::RunDirectory& directory, Ending ending) {
   for (run::MetricSink* sink : sinks()) RETURN_IF_ERROR(sink->Flush());
   if (trace != nullptr) RETURN_IF_ERROR(trace->Flush());
   const run::RunPaths& paths = directory.paths();
@@ -54,7 +54,17 @@ absl::Status Outputs::Finish(const run::RunDirectory& directory) {
   std::printf("run      %s\n", paths.root.c_str());
   if (trace != nullptr) std::printf("trace    %s\n", paths.trace().c_str());
   if (report) std::printf("report   %s\n", paths.report().c_str());
+  if (ending == Ending::kInterrupted)
+    std::printf("go on    orrery resume %s\n", paths.root.c_str());
   return absl::OkStatus();
+}
+
+absl::Status UnusableCheckpoint(const absl::Status& status, const std::string& folder) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      fmt::format("{}; move {} away to resume from the checkpoint before it, or "
+                                  "from the beginning where there is none",
+                                  StatusText(status), folder));
 }
 
 std::string SftMarker(const run::RunPaths& paths) { return paths.root + "/sft"; }

@@ -30,9 +30,12 @@ struct Outputs {
                                                        const run::RunDirectory& directory,
                                                        int64_t first_step, int64_t last_step);
   std::vector<run::MetricSink*> sinks() const;
-  // Flushes, writes report.html and says where things are.
-  absl::Status Finish(const run::RunDirectory& directory);
+  // Flushes, writes report.html and says where things are, and how an interrupted run goes on.
+  absl::Status Finish(const run::RunDirectory& directory, Ending ending);
 };
+
+// What went wrong with the checkpoint in `folder`, and the way on without it.
+absl::Status UnusableCheckpoint(const absl::Status& status, const std::string& folder);
 
 // Present in the run directory of an sft run.
 std::string SftMarker(const run::RunPaths& paths);

@@ -36,7 +36,9 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   }
   const LoopState before = state;
   SetMachine(&state);
-  if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
+  if (!checkpoint.empty()) {
+    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), checkpoint));
+  }
   LoopParts parts;
   ASSIGN_OR_RETURN(parts.advantages, MakeAdvantages(experiment));
   ASSIGN_OR_RETURN(const std::unique_ptr<Outputs> outputs,
@@ -71,10 +73,11 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
     return end.status();
   }
   const bool stopped = *end == LoopEnd::kInterrupted;
+  const Ending ending = stopped ? Ending::kInterrupted : Ending::kDone;
   RETURN_IF_ERROR(
       outputs->journal->Write(stopped ? "interrupted" : "done", directory.paths().root));
-  RETURN_IF_ERROR(outputs->Finish(directory));
-  return stopped ? Ending::kInterrupted : Ending::kDone;
+  RETURN_IF_ERROR(outputs->Finish(directory, ending));
+  return ending;
 }
 
 }  // namespace
@@ -113,7 +116,9 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
   std::string checkpoint;
   if (latest) {
     checkpoint = directory->checkpoints().Path(*latest);
-    ASSIGN_OR_RETURN(state, LoadLoopState(checkpoint));
+    absl::StatusOr<LoopState> loaded = LoadLoopState(checkpoint);
+    if (!loaded.ok()) return UnusableCheckpoint(loaded.status(), checkpoint);
+    state = *std::move(loaded);
     if (state.step >= experiment.run.steps) {
       std::printf("%s: the run is complete (%lld steps)\n", path.c_str(),
                   static_cast<long long>(state.step));

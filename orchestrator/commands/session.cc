@@ -46,6 +46,15 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind,
   return path;
 }
 
+std::vector<std::string> ModelFiles() { return {"*.json", "*.safetensors", "*.jinja"}; }
+
+absl::StatusOr<std::string> ResolveModelPath(const configs::Experiment& e,
+                                             const std::vector<std::string>& patterns) {
+  absl::StatusOr<std::string> folder = Resolve(e.model.path, hub::Kind::kModel, patterns);
+  if (!folder.ok()) return Annotate(folder.status(), "model.path");
+  return folder;
+}
+
 // REQUIRES: the device is resolved.
 model::Packing PackingFor(const configs::Experiment& e) {
   return e.run.device == "cuda" ? model::Packing::kNone : model::Packing::kForCpu;
@@ -338,7 +347,7 @@ absl::StatusOr<std::string> ResolveDataSource(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ResolveModelSource(const std::string& source) {
-  return Resolve(source, hub::Kind::kModel, {"*.json", "*.safetensors", "*.jinja"});
+  return Resolve(source, hub::Kind::kModel, ModelFiles());
 }
 
 SamplingOptions ToSampling(const configs::SamplingConfig& config, const model::ModelSpec& spec) {
@@ -383,8 +392,7 @@ absl::StatusOr<plan::MemoryPlan> PlanSession(const configs::Experiment& experime
   Session session;
   session.experiment = experiment;
   kernels::SetNumThreads(static_cast<int>(experiment.run.threads));
-  ASSIGN_OR_RETURN(session.model_folder,
-                   Resolve(experiment.model.path, hub::Kind::kModel, {"*.json", "*.jinja"}));
+  ASSIGN_OR_RETURN(session.model_folder, ResolveModelPath(experiment, {"*.json", "*.jinja"}));
   RETURN_IF_ERROR(Prepare(options, gpu, &session).status());
   return session.plan;
 }
@@ -396,7 +404,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   ResolveDevice(&session->experiment);
   const configs::Experiment& e = session->experiment;
   kernels::SetNumThreads(static_cast<int>(e.run.threads));
-  ASSIGN_OR_RETURN(session->model_folder, ResolveModelSource(e.model.path));
+  ASSIGN_OR_RETURN(session->model_folder, ResolveModelPath(e, ModelFiles()));
   if (e.run.device != "cuda" && e.rollout.kv_dtype != "auto") {
     return Precondition("rollout.kv_dtype: {} is for a GPU, and there is none: set it to auto",
                         e.rollout.kv_dtype);

@@ -219,7 +219,9 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
                         experiment.data.source);
   }
   SetMachine(&state);
-  if (!checkpoint.empty()) RETURN_IF_ERROR(session->trainer->Load(checkpoint));
+  if (!checkpoint.empty()) {
+    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), checkpoint));
+  }
   const int64_t steps =
       experiment.sft.steps > 0
           ? experiment.sft.steps
@@ -246,7 +248,7 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
     (void)outputs->journal->Write("error", StatusText(ending.status()));
     return ending;
   }
-  RETURN_IF_ERROR(outputs->Finish(directory));
+  RETURN_IF_ERROR(outputs->Finish(directory, *ending));
   return ending;
 }
 
@@ -271,15 +273,15 @@ absl::StatusOr<Ending> ResumeSft(const configs::Experiment& experiment,
                                  run::RunDirectory& directory) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> latest, directory.checkpoints().Latest());
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
-  LoopState state;
   if (!latest) {
     RETURN_IF_ERROR(directory.TruncateAfter(-1));
     return TrainSupervised(experiment, directory, session.get(), {}, {});
   }
   const std::string checkpoint = directory.checkpoints().Path(*latest);
-  ASSIGN_OR_RETURN(state, LoadLoopState(checkpoint));
-  RETURN_IF_ERROR(directory.TruncateAfter(state.step));
-  return TrainSupervised(experiment, directory, session.get(), state, checkpoint);
+  const absl::StatusOr<LoopState> state = LoadLoopState(checkpoint);
+  if (!state.ok()) return UnusableCheckpoint(state.status(), checkpoint);
+  RETURN_IF_ERROR(directory.TruncateAfter(state->step));
+  return TrainSupervised(experiment, directory, session.get(), *state, checkpoint);
 }
 
 }  // namespace orrery::commands

@@ -33,6 +33,7 @@ struct Totals {
   int64_t scored = 0, truncated = 0, tokens = 0;
   double prompt_means = 0;
   std::vector<double> pass;
+  std::string why;  // the first that failed did
 };
 
 void AddGroup(const EpisodeGroup& group, const EvalResult& result, Totals* totals, int64_t* failed,
@@ -42,6 +43,7 @@ void AddGroup(const EpisodeGroup& group, const EvalResult& result, Totals* total
   for (const Episode& episode : group.episodes) {
     if (episode.status != EpisodeStatus::kScored) {
       ++*failed;
+      if (totals->why.empty()) totals->why = episode.outcome.why;
       continue;
     }
     ++scored;
@@ -98,7 +100,8 @@ absl::StatusOr<EvalResult> Evaluate(const EvalTask& task, const EvalRecord& reco
     if (record) RETURN_IF_ERROR(record(std::move(groups)));
   }
   if (result.prompts == 0) {
-    return Failed("evaluation {}: none of {} episodes could be scored", task.name, result.failed);
+    return Failed("evaluation {}: none of {} episodes could be scored{}{}", task.name,
+                  result.failed, totals.why.empty() ? "" : "; the first: ", totals.why);
   }
   const double prompts = static_cast<double>(result.prompts);
   const double scored = static_cast<double>(totals.scored);

@@ -80,6 +80,15 @@ void PrintTopLogprobs(const Segment& segment, const SegmentText& text, std::FILE
   }
 }
 
+bool HasTopLogprobs(const Episode& episode) {
+  for (const Sample& sample : episode.samples) {
+    for (const Segment& segment : sample.segments) {
+      if (!segment.top_logprobs.empty()) return true;
+    }
+  }
+  return false;
+}
+
 void PrintEpisode(const RecordedEpisode& recorded, bool color, bool top_logprobs, std::FILE* out) {
   const Episode& episode = recorded.episode;
   fmt::print(out, "{}\n", Colored(HeadLine(recorded), 1, color));
@@ -117,6 +126,10 @@ void PrintEpisode(const RecordedEpisode& recorded, bool color, bool top_logprobs
 absl::StatusOr<std::string> SamplesFile(const std::string& path, const SampleFilter& filter) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return path;
+  if (!std::filesystem::is_directory(path + "/samples", error)) {
+    return NotFound("{} is no run directory, it has no folder samples; name a samples file itself",
+                    path);
+  }
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, SampleSteps(path, filter.eval));
   const std::string of = filter.eval ? fmt::format(" of evaluation '{}'", *filter.eval) : "";
   if (steps.empty()) {
@@ -172,13 +185,16 @@ std::string ForTerminal(std::string_view text) {
 
 absl::StatusOr<int64_t> PrintSamples(const std::string& path, const SampleFilter& filter,
                                      const ConsoleTraits& traits, std::FILE* out) {
+  if (filter.limit < 0) return InvalidInput("--limit {}: at least 0; 0 shows all", filter.limit);
   ASSIGN_OR_RETURN(const std::string file, SamplesFile(path, filter));
   int64_t matched = 0;
   int64_t all = 0;
+  bool has_top = false;
   RETURN_IF_ERROR(ForEachEpisode(file, [&](const RecordedEpisode& recorded) {
     ++all;
     if (!Matches(filter, recorded)) return absl::OkStatus();
     ++matched;
+    has_top = has_top || HasTopLogprobs(recorded.episode);
     if (filter.limit == 0 || matched <= filter.limit)
       PrintEpisode(recorded, traits.color, filter.top_logprobs, out);
     return absl::OkStatus();
@@ -186,6 +202,9 @@ absl::StatusOr<int64_t> PrintSamples(const std::string& path, const SampleFilter
   const bool limited = filter.limit != 0 && matched > filter.limit;
   fmt::print(out, "{} of {} samples match{}\n", matched, all,
              limited ? fmt::format(", the first {} are shown", filter.limit) : "");
+  if (filter.top_logprobs && matched > 0 && !has_top) {
+    fmt::print(out, "no top log-probs are recorded here: rollout.top_logprobs of training alone\n");
+  }
   return matched;
 }
 

@@ -127,7 +127,8 @@ TEST_F(BadInput, YamlNamesFileLineAndColumn) {
 }
 
 TEST_F(BadInput, ModelFolders) {
-  Refused({"model.path=" + folder_ / "absent"}, "no such file or folder");
+  Refused({"model.path=" + folder_ / "absent"},
+          "model.path: '" + folder_ / "absent': no such file");
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
     fs::remove(Model() + "/" + name);
     RefusedModel(name == std::string("model.safetensors") ? "safetensors" : name);

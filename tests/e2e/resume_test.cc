@@ -36,6 +36,7 @@ TEST(Resume, CtrlCEndsWithACheckpointAndTheRestIsEqual) {
   const Ended cut = process.Wait();
   ASSERT_EQ(cut.code, 130) << cut;
   EXPECT_THAT(cut.err, HasSubstr("again to end at once"));
+  EXPECT_THAT(cut.out, HasSubstr("orrery resume " + folder / "cut"));
   EXPECT_LT(StepsDone(folder / "cut"), 61u);
   EXPECT_EQ(Files(folder / "cut/checkpoints").size(), 1u);
   const Ended rest = Orrery({"resume", folder / "cut"});
@@ -178,6 +179,7 @@ TEST(Resume, ADamagedCheckpointIsAClearError) {
     const Ended ended = Orrery({"resume", folder / "a"});
     EXPECT_EQ(ended.code, 2) << ended;
     EXPECT_THAT(ended.err, HasSubstr(file));
+    EXPECT_THAT(ended.err, HasSubstr("move " + folder / "a/checkpoints/step-3" + " away"));
     Put(path, good);
   }
   const Ended rest = Orrery({"resume", folder / "a"});

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "orchestrator/base/status.h"
+
 namespace orrery {
 namespace {
 
@@ -97,7 +99,9 @@ class FakeGrader : public Grader {
         episode.status = fail_all || (row == 4 && episode.index_in_group == 0)
                              ? EpisodeStatus::kFailed
                              : EpisodeStatus::kScored;
-        episode.outcome = Outcome::Scored(episode.index_in_group < row % 5 ? 1 : 0, "");
+        episode.outcome = episode.status == EpisodeStatus::kFailed
+                              ? Outcome::Failed("the grader is ill")
+                              : Outcome::Scored(episode.index_in_group < row % 5 ? 1 : 0, "");
       }
     }
   }
@@ -152,7 +156,8 @@ TEST_F(EvaluationTest, ChunksAreNotSeen) {
 TEST_F(EvaluationTest, NothingScoredIsAnError) {
   const EvalTask task = Task(3);
   grader_.fail_all = true;
-  EXPECT_FALSE(Evaluate(task).ok());
+  EXPECT_EQ(StatusText(Evaluate(task).status()),
+            "evaluation fake: none of 12 episodes could be scored; the first: the grader is ill");
 }
 
 }  // namespace

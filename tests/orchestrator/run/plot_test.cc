@@ -156,6 +156,19 @@ TEST_F(Inspect, ShowsTheLastStepByDefault) {
   EXPECT_THAT(Print(filter, true), HasSubstr("\x1b[36m[policy]\x1b[0m"));
 }
 
+TEST_F(Inspect, SaysWhereNothingCanBeShown) {
+  SampleFilter filter;
+  filter.limit = -1;
+  EXPECT_EQ(Print(filter), "");
+  EXPECT_THAT(StatusText(status_), HasSubstr("--limit -1"));
+  filter.limit = 1;
+  EXPECT_THAT(Print(filter), Not(HasSubstr("log-probs")));
+  filter.top_logprobs = true;
+  EXPECT_THAT(Print(filter), HasSubstr("no top log-probs are recorded here"));
+  EXPECT_THAT(StatusText(PrintSamples(folder_ / "samples", {}, {}, stderr).status()),
+              HasSubstr("is no run directory"));
+}
+
 TEST_F(Inspect, Filters) {
   SampleFilter filter;
   filter.step = 3;
