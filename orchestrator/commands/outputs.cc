@@ -46,7 +46,15 @@ absl::Status Outputs::Finish(const run::RunDirectory& directory, Ending ending) 
   if (trace != nullptr) RETURN_IF_ERROR(trace->Flush());
   const run::RunPaths& paths = directory.paths();
   console.reset();  // leaves the terminal on a fresh line
-  if (report) RETURN_IF_ERROR(run::WriteReport({paths.root}, paths.report()));
+  if (report) {
+    const absl::Status written = run::WriteReport({paths.root}, paths.report());
+    if (!written.ok()) {
+      return absl::Status(written.code(),
+                          fmt::format("{}; the run itself is on disk, `orrery plot {} --html FILE` "
+                                      "draws it later",
+                                      StatusText(written), paths.root));
+    }
+  }
   run::PlotOptions plot;
   plot.style = run::StyleFor(run::TraitsOf(stdout));
   const absl::Status drawn = run::PlotRuns({paths.root}, plot, stdout);

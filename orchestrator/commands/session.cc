@@ -14,6 +14,7 @@
 #include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
 #include "orchestrator/hub/hub.h"
+#include "orchestrator/run/run_directory.h"
 #include "orchestrator/run/step_metrics.h"
 #include "rewards/grader.h"
 #include "rewards/rubric.h"
@@ -48,10 +49,20 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind,
 
 std::vector<std::string> ModelFiles() { return {"*.json", "*.safetensors", "*.jinja"}; }
 
+// A run's folder is named easily where one of its checkpoints is meant.
+absl::Status CheckIsNoRun(const std::string& folder) {
+  if (!run::HoldsRun(folder)) return absl::OkStatus();
+  const run::Checkpoints checkpoints(run::RunPaths(folder).checkpoints());
+  ASSIGN_OR_RETURN(const std::optional<int64_t> latest, checkpoints.Latest());
+  return InvalidInput("'{}' is a run; name one of its checkpoints, {}", folder,
+                      latest ? "such as " + checkpoints.Path(*latest) : "of which it has none yet");
+}
+
 absl::StatusOr<std::string> ResolveModelPath(const configs::Experiment& e,
                                              const std::vector<std::string>& patterns) {
   absl::StatusOr<std::string> folder = Resolve(e.model.path, hub::Kind::kModel, patterns);
-  if (!folder.ok()) return Annotate(folder.status(), "model.path");
+  const absl::Status status = folder.ok() ? CheckIsNoRun(*folder) : folder.status();
+  if (!status.ok()) return Annotate(status, "model.path");
   return folder;
 }
 

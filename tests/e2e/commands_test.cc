@@ -119,6 +119,9 @@ TEST_F(Commands, ReplaySeesAChangedMetric) {
 
 TEST_F(Commands, Eval) {
   const Words words = {"eval", experiment(), "--checkpoint", run() + "/checkpoints/step-4"};
+  const Ended of_run = Orrery({"eval", experiment(), "--checkpoint", run()});
+  EXPECT_EQ(of_run.code, 2) << of_run;
+  EXPECT_THAT(of_run.err, HasSubstr("is a run; name one of its checkpoints, such as " + words[3]));
   const std::string text = Output(words);
   EXPECT_THAT(text, AllOf(HasSubstr("greedy"), HasSubstr("accuracy"), HasSubstr("prompts 8")));
   EXPECT_EQ(text, Output(words));

@@ -150,6 +150,16 @@ TEST(Resume, AFullDiskIsAClearError) {
   ::umount2((folder / "disk").c_str(), MNT_DETACH);
 }
 
+TEST(Resume, AReportThatCannotBeWrittenLeavesTheRunWhole) {
+  TempFolder folder;
+  fs::create_directories(folder / "a/report.html/in the way");
+  const Ended ended = Orrery({"run", SmallExperiment(folder, "a", 1)});
+  EXPECT_NE(ended.code, 0) << ended;
+  EXPECT_THAT(ended.err, HasSubstr("`orrery plot " + folder / "a" + " --html FILE`"));
+  EXPECT_THAT(Orrery({"resume", folder / "a"}).out, HasSubstr("complete"));
+  EXPECT_EQ(Orrery({"plot", folder / "a", "--html", folder / "page.html"}).code, 0);
+}
+
 TEST(Resume, AReadOnlyFolderIsAClearError) {
   TempFolder folder;
   const std::string sealed = folder / "sealed";
