@@ -83,13 +83,12 @@ struct Outputs {
 template <int D>
 __device__ __forceinline__ void ScoreBlock(const char* keys, const uint32_t (&q)[D / 16][2],
                                            int block, Scores& scores) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, key = lane % 16;
-  const char* row = keys + key * D * 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   float s[4] = {};
 #pragma unroll
   for (int kk = 0; kk < D / 16; ++kk) {
     uint32_t a[4];
-    LoadMatrix4(a, row + ((2 * kk + lane / 16) ^ (key & 7)) * 16);
+    LoadMatrix4(a, keys + PieceOffset(lane % 16, kk, lane / 16));
     Mma16816(s, a, q[kk][0], q[kk][1]);
   }
 #pragma unroll
@@ -122,13 +121,13 @@ __device__ __forceinline__ void AddStep(const Scores& scores, const char* values
 #pragma unroll
   for (int b = 0; b < kStepBlocks; ++b) {
     if (b >= num_blocks) break;
-    const char* row = values + b * Layout<D>::kPieceBytes + key * D * 2;
+    const char* piece = values + b * Layout<D>::kPieceBytes;
     const uint32_t p0 = PackBf16(s[4 * b], s[4 * b + 1]);
     const uint32_t p1 = PackBf16(s[4 * b + 2], s[4 * b + 3]);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       uint32_t a[4];
-      LoadMatrix4Transposed(a, row + ((2 * (warp * kTiles + i) + lane / 8 % 2) ^ (key & 7)) * 16);
+      LoadMatrix4Transposed(a, piece + PieceOffset(key, warp * kTiles + i, lane / 8 % 2));
       Mma16816(out->o[i], a, p0, p1);
     }
   }
@@ -254,8 +253,11 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
       char* unpacked = stages + L::kStages * L::kStageBytes;
       char* to = unpacked + (1 + n % 2) * kUnpacked;
       if (n < mine) {
-        UnpackPiece<D>(keys + warp * L::kPieceBytes, unpacked + warp * Layout<D>::kPieceBytes);
-        UnpackPiece<D>(values + warp * L::kPieceBytes, to + warp * Layout<D>::kPieceBytes);
+        constexpr int kPanelBytes = kBlockTokens * 128;
+        UnpackPiece<D>(keys + warp * L::kPieceBytes, unpacked + warp * Layout<D>::kPieceBytes,
+                       kPanelBytes);
+        UnpackPiece<D>(values + warp * L::kPieceBytes, to + warp * Layout<D>::kPieceBytes,
+                       kPanelBytes);
         __syncwarp();
       }
       keys = unpacked;
@@ -340,7 +342,11 @@ void Attention(const TensorView& qkv, const HeadShape& heads, float scale,
   a.rows = rows;
   a.out = static_cast<bf16*>(out.data);
   a.out_stride = out.row_stride;
-  if (rows.num_tiles > 0) AttentionOfTiles(a, heads.head_dim, kv.format, stream);
+  if (rows.num_tiles > 0 && plan.warpgroup_blocks > 0) {
+    AttentionByWarpgroups(a, heads.head_dim, kv.format, plan.warpgroup_blocks, stream);
+  } else if (rows.num_tiles > 0) {
+    AttentionOfTiles(a, heads.head_dim, kv.format, stream);
+  }
   const int64_t alone = rows.num_alone(qkv.rows);
   if (alone == 0) return;
   params.lone_rows = rows.num_tiles > 0 ? rows.lone_rows : nullptr;

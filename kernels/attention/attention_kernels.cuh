@@ -1,4 +1,4 @@
-// What the two tensor-core kernels of attention are given.
+// What the tensor-core kernels of attention are given.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,8 +19,18 @@ struct AttentionParams {
   int64_t out_stride;
 };
 
+// Keys, or values, of a block and head in shared memory lie as in the cache: where chunk
+// 2 pair + odd (odd 0 or 1) of a row begins, in bytes.
+__device__ __forceinline__ int PieceOffset(int row, int pair, int odd) {
+  const int swizzled = (odd ^ (row & 7)) ^ (2 * (pair % 4));
+  return pair / 4 * static_cast<int>(kBlockTokens) * 128 + row * 128 + swizzled * 16;
+}
+
 // The tiles of params.rows; head_dim 64 or 128, a group of at most 8.
 void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, KvFormat format,
                       cudaStream_t stream);
+// The same by warpgroup products, on `blocks` thread blocks that deal the tiles among themselves.
+void AttentionByWarpgroups(const AttentionParams& params, int64_t head_dim, KvFormat format,
+                           int64_t blocks, cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

@@ -23,7 +23,8 @@ inline constexpr int64_t kAttentionCounters = 1024;
 
 struct AttentionPlan {
   bool split = false;
-  int64_t num_chunks = 1;  // thread blocks a (row, key-value head)
+  int64_t num_chunks = 1;        // thread blocks a (row, key-value head)
+  int64_t warpgroup_blocks = 0;  // for tiles; 0: by the portable kernel, a block each
   int64_t workspace_bytes = 0;
 };
 

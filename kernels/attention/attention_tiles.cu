@@ -1,7 +1,8 @@
 // Many rows of one sequence: a thread block takes a tile of them, with all heads of one key-value
 // head's group, up to 128 queries, and brings keys and values once for all. A warp holds 16 queries
 // with their outputs in registers, as rows of the product; the order of every sum is that of a row
-// alone (attention_order.cuh), so its bits are the same.
+// alone (attention_order.cuh), so its bits are the same. Hopper has attention_warpgroups.cu
+// instead.
 #include "kernels/attention/attention_kernels.cuh"
 #include "kernels/attention/attention_order.cuh"
 #include "kernels/attention/float8_kv.cuh"
@@ -66,16 +67,15 @@ template <int D>
 __device__ __forceinline__ void ScoreStep(const char* keys, const uint32_t (&q)[D / 16][4],
                                           float (&s)[8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const char* row = keys + (lane / 16 * 8 + lane % 8) * D * 2;
 #pragma unroll
   for (int j = 0; j < 8; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
 #pragma unroll
   for (int kk = 0; kk < D / 16; ++kk) {
-    const int at = ((2 * kk + lane / 8 % 2) ^ (lane & 7)) * 16;
+    const int at = PieceOffset(lane / 16 * 8 + lane % 8, kk, lane / 8 % 2);
 #pragma unroll
     for (int b = 0; b < kStepBlocks; ++b) {
       uint32_t k[4];
-      LoadMatrix4(k, row + b * Layout<D>::kPieceBytes + at);
+      LoadMatrix4(k, keys + b * Layout<D>::kPieceBytes + at);
       Mma16816(s[2 * b], q[kk], k[0], k[1]);
       Mma16816(s[2 * b + 1], q[kk], k[2], k[3]);
     }
@@ -113,15 +113,14 @@ __device__ __forceinline__ void AddValues(const char* values, int num_blocks,
                                           const uint32_t (&p)[kStepBlocks][4],
                                           float (&o)[D / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const char* row = values + (lane / 8 % 2 * 8 + lane % 8) * D * 2;
 #pragma unroll
   for (int b = 0; b < kStepBlocks; ++b) {
     if (b >= num_blocks) break;
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       uint32_t v[4];
-      LoadMatrix4Transposed(
-          v, row + b * Layout<D>::kPieceBytes + ((2 * i + lane / 16) ^ (lane & 7)) * 16);
+      LoadMatrix4Transposed(v, values + b * Layout<D>::kPieceBytes +
+                                   PieceOffset(lane / 8 % 2 * 8 + lane % 8, i, lane / 16));
       Mma16816(o[2 * i], p[b], v[0], v[1]);
       Mma16816(o[2 * i + 1], p[b], v[2], v[3]);
     }
@@ -185,7 +184,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       if (n < mine) {
         BarrierWait(&landed[warp][n % Packed::kDepth], n / Packed::kDepth % 2);
         UnpackPiece<D>(my_packed + n % Packed::kDepth * Packed::kPieceBytes,
-                       my_stages + stage * L::kStageBytes);
+                       my_stages + stage * L::kStageBytes, kBlockTokens * 128);
       }
       __syncwarp();
       if (lane == 0) BarrierArrive(&full[stage]);

@@ -57,9 +57,10 @@ __device__ __forceinline__ uint4 UnpackFloat8(uint32_t low, uint32_t high, __nv_
 }
 
 // A piece of the cache, 16 rows of D bytes and then the rows' exponents, as the piece of bfloat16
-// that kernels read (kv_cache_cuda.h), both in shared memory. By a whole warp.
+// that kernels read (kv_cache_cuda.h), both in shared memory; its panels begin panel_bytes apart.
+// By a whole warp.
 template <int D>
-__device__ __forceinline__ void UnpackPiece(const char* from, char* to) {
+__device__ __forceinline__ void UnpackPiece(const char* from, char* to, int panel_bytes) {
   constexpr int kChunks = D / 16;  // of 16 bytes, a row
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -67,11 +68,10 @@ __device__ __forceinline__ void UnpackPiece(const char* from, char* to) {
     const int chunk = i * 32 + lane, row = chunk / kChunks, c = chunk % kChunks;
     const uint4 raw = *reinterpret_cast<const uint4*>(from + chunk * 16);
     const __nv_bfloat162 factor = Float8Factor(static_cast<int8_t>(from[16 * D + row]));
-    char* out = to + row * D * 2;
-    *reinterpret_cast<uint4*>(out + ((2 * c) ^ (row & 7)) * 16) =
-        UnpackFloat8(raw.x, raw.y, factor);
-    *reinterpret_cast<uint4*>(out + ((2 * c + 1) ^ (row & 7)) * 16) =
-        UnpackFloat8(raw.z, raw.w, factor);
+    char* out = to + c / 4 * panel_bytes + row * 128;
+    const int at = (2 * (c % 4)) ^ (row & 7);
+    *reinterpret_cast<uint4*>(out + at * 16) = UnpackFloat8(raw.x, raw.y, factor);
+    *reinterpret_cast<uint4*>(out + (at ^ 1) * 16) = UnpackFloat8(raw.z, raw.w, factor);
   }
 }
 

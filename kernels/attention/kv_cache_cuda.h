@@ -2,9 +2,10 @@
 // model's dtype: k and v are each [blocks, Hkv, 16, D]. A (block, head) piece is contiguous, so one
 // bulk copy brings it to shared memory.
 //
-// In bfloat16 with D a power of two and at least 64 the rows of a piece are swizzled where they
-// lie: 16-byte chunk c of position r is stored as chunk c ^ (r % 8). A bulk copy keeps that order,
-// and reading eight positions' chunks for a tensor core then meets every bank once.
+// In bfloat16 with D a multiple of 64 a piece lies as the tensor cores read it
+// (cuda/wgmma_operands.cuh): in panels of 64 columns, [D / 64, 16, 64], where 16-byte chunk c of
+// position r is stored as chunk c ^ (r % 8). A bulk copy keeps that order, so a product takes its
+// operand from where the copy put it.
 //
 // In float8 (float8_kv.h; a bfloat16 model with D 64 or 128) a piece is its 16 rows of D bytes, not
 // swizzled, and behind them the 16 rows' exponents k, a byte each.
@@ -33,9 +34,9 @@ struct KvBlocks {
   int64_t head_dim = 0;
   KvFormat format = KvFormat::kModel;
 
-  bool swizzled() const {
-    return dtype == DType::kBFloat16 && head_dim >= 64 && (head_dim & (head_dim - 1)) == 0;
-  }
+  bool swizzled() const { return dtype == DType::kBFloat16 && head_dim % 64 == 0; }
+  // Of a piece: its rows' columns that lie together.
+  int64_t panel_columns() const { return swizzled() ? 64 : head_dim; }
   // Bytes of keys and values of one layer.
   static int64_t NumBytes(const HeadShape& heads, DType dtype, int64_t blocks,
                           KvFormat format = KvFormat::kModel) {
@@ -56,8 +57,9 @@ struct KvBlocks {
 ORRERY_HOST_DEVICE int64_t KvIndex(int64_t slot, int64_t head, int64_t i, int64_t num_kv_heads,
                                    int64_t head_dim, bool swizzled) {
   const int64_t block = slot / kBlockTokens, row = slot % kBlockTokens;
-  const int64_t column = swizzled ? i ^ ((row & 7) << 3) : i;
-  return ((block * num_kv_heads + head) * kBlockTokens + row) * head_dim + column;
+  const int64_t piece = (block * num_kv_heads + head) * kBlockTokens * head_dim;
+  if (!swizzled) return piece + row * head_dim + i;
+  return piece + (i / 64 * kBlockTokens + row) * 64 + ((i % 64) ^ ((row & 7) << 3));
 }
 
 }  // namespace orrery::kernels::cuda

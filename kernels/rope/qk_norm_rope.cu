@@ -178,21 +178,23 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFlo
   *reinterpret_cast<uint4*>(to_high) = Pack<BFloat16>(high);
 }
 
-// One block of threads a (copy, head): the first positions of a piece lie next to one another.
+// One block of threads a (copy, head): the first positions of a panel lie next to one another.
 template <typename T>
 __global__ void CopyKvKernel(const KvCopy* copies, T* k, T* v, int64_t num_kv_heads, int64_t d,
-                             bool aligned) {
+                             int64_t panel_columns, bool aligned) {
   LetSuccessorStart();
   WaitForPredecessor();
   const KvCopy copy = copies[blockIdx.x];
-  const int64_t piece = kBlockTokens * d, n = copy.count * d;
-  const int64_t from = (copy.from_block * num_kv_heads + blockIdx.y) * piece;
-  const int64_t to = (copy.to_block * num_kv_heads + blockIdx.y) * piece;
-  for (int64_t i = threadIdx.x * kVectorSize<T>; i < n; i += blockDim.x * kVectorSize<T>) {
-    const uint4 keys = LoadUpTo(k + from + i, n - i, aligned);
-    const uint4 values = LoadUpTo(v + from + i, n - i, aligned);
-    StoreUpTo(keys, k + to + i, n - i, aligned);
-    StoreUpTo(values, v + to + i, n - i, aligned);
+  const int64_t piece = kBlockTokens * d, n = copy.count * panel_columns;
+  for (int64_t panel = 0; panel < piece; panel += kBlockTokens * panel_columns) {
+    const int64_t from = (copy.from_block * num_kv_heads + blockIdx.y) * piece + panel;
+    const int64_t to = (copy.to_block * num_kv_heads + blockIdx.y) * piece + panel;
+    for (int64_t i = threadIdx.x * kVectorSize<T>; i < n; i += blockDim.x * kVectorSize<T>) {
+      const uint4 keys = LoadUpTo(k + from + i, n - i, aligned);
+      const uint4 values = LoadUpTo(v + from + i, n - i, aligned);
+      StoreUpTo(keys, k + to + i, n - i, aligned);
+      StoreUpTo(values, v + to + i, n - i, aligned);
+    }
   }
 }
 
@@ -295,7 +297,7 @@ void CopyKv(const KvCopy* copies, int64_t n, const KvBlocks& kv, cudaStream_t st
   ForDType(kv.dtype, [&](auto tag) {
     using T = decltype(tag);
     Launch(CopyKvKernel<T>, grid, 128, 0, stream, copies, static_cast<T*>(kv.k),
-           static_cast<T*>(kv.v), kv.num_kv_heads, kv.head_dim, aligned);
+           static_cast<T*>(kv.v), kv.num_kv_heads, kv.head_dim, kv.panel_columns(), aligned);
   });
 }
 

@@ -116,7 +116,7 @@ struct Float8Cache {
   std::vector<uint8_t> k, v;
 };
 
-enum class Kernels { kAlone, kTiles, kSimple };
+enum class Kernels { kAlone, kTiles, kPortableTiles, kSimple };
 
 // A case on the device; Run takes any of its rows.
 struct AttentionRun {
@@ -145,7 +145,7 @@ struct AttentionRun {
     const DeviceArray<int32_t> positions({host_positions.begin(), host_positions.end()});
     const DeviceArray<int32_t> sequences({host_sequences.begin(), host_sequences.end()});
     AttentionDivision division;
-    if (kernels == Kernels::kTiles) {
+    if (kernels == Kernels::kTiles || kernels == Kernels::kPortableTiles) {
       division = DivideRows(host_positions, host_sequences, c.heads);
     }
     const DeviceArray<AttentionTile> tiles(division.tiles);
@@ -173,7 +173,8 @@ struct AttentionRun {
       AttentionSimple(queries, c.heads, c.scale, rows, kv, out.view(), nullptr);
       return out.Download();
     }
-    const AttentionPlan plan = PlanAttention(c.heads, rows.num_alone(count), bound, limits);
+    AttentionPlan plan = PlanAttention(c.heads, rows.num_alone(count), bound, limits);
+    if (kernels == Kernels::kPortableTiles) plan.warpgroup_blocks = 0;
     DeviceArray<uint8_t> workspace(plan.workspace_bytes);
     workspace.Zero();
     Attention(queries, c.heads, c.scale, rows, kv, plan, workspace.get(), out.view(), nullptr);

@@ -120,11 +120,12 @@ TEST_F(CudaAttentionTest, PrefillRowsHaveTheBitsOfDecode) {
       const std::vector<float> alone = run.Run(p, 1, limits_, 529);
       EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + p * width)) << p;
     }
-    for (const Kernels kernels : {Kernels::kAlone, Kernels::kTiles}) {
+    for (const Kernels kernels : {Kernels::kAlone, Kernels::kTiles, Kernels::kPortableTiles}) {
       const std::vector<float> chunk = run.Run(200, 77, limits_, 529, kernels);
       EXPECT_TRUE(std::equal(chunk.begin(), chunk.end(), whole.begin() + 200 * width));
     }
     EXPECT_EQ(run.Run(0, 530, limits_, 529, Kernels::kTiles), whole);
+    EXPECT_EQ(run.Run(0, 530, limits_, 529, Kernels::kPortableTiles), whole);
   }
 }
 
@@ -155,18 +156,20 @@ TEST_F(CudaAttentionTest, TilesHaveTheBitsOfRowsAlone) {
       c.AddRow(&random, 0, -1);
       const AttentionRun run(c);
       const std::vector<float> alone = run.Run(0, c.rows(), limits_, 2099);
-      const std::vector<float> tiles = run.Run(0, c.rows(), limits_, 2099, Kernels::kTiles);
       const int64_t width = c.heads.q_width();
-      for (int64_t t = 0; t < c.rows(); ++t) {
-        const auto first = tiles.begin() + t * width;
-        if (c.positions[t] < 0) {
-          ASSERT_TRUE(std::all_of(first, first + width, [](float x) { return std::isnan(x); }));
-          continue;
-        }
-        ASSERT_TRUE(std::equal(first, first + width, alone.begin() + t * width)) << "row " << t;
-        if (t % 17 != 0) continue;
-        for (int64_t h = 0; h < c.heads.num_heads; ++h) {
-          ExpectAttention(c, t, h, tiles.data() + t * width + h * d);
+      for (const Kernels kernels : {Kernels::kTiles, Kernels::kPortableTiles}) {
+        const std::vector<float> tiles = run.Run(0, c.rows(), limits_, 2099, kernels);
+        for (int64_t t = 0; t < c.rows(); ++t) {
+          const auto first = tiles.begin() + t * width;
+          if (c.positions[t] < 0) {
+            ASSERT_TRUE(std::all_of(first, first + width, [](float x) { return std::isnan(x); }));
+            continue;
+          }
+          ASSERT_TRUE(std::equal(first, first + width, alone.begin() + t * width)) << "row " << t;
+          if (t % 17 != 0) continue;
+          for (int64_t h = 0; h < c.heads.num_heads; ++h) {
+            ExpectAttention(c, t, h, tiles.data() + t * width + h * d);
+          }
         }
       }
     }

@@ -48,6 +48,7 @@ TEST_F(CudaFloat8KvTest, AttentionIsThatOverTheRoundedKeysAndValues) {
     expect_same(float8.Run(0, c.rows(), limits_, 2099), expected);
     expect_same(float8.Run(0, c.rows(), many, 2099), expected);
     expect_same(float8.Run(0, c.rows(), limits_, 2099, Kernels::kTiles), expected);
+    expect_same(float8.Run(0, c.rows(), limits_, 2099, Kernels::kPortableTiles), expected);
   }
 }
 

@@ -306,8 +306,12 @@ TEST_F(CudaRopeTest, CopiesTheBeginningsOfBlocks) {
       for (const KvCopy& copy : copies) {
         for (int64_t h = 0; h < kHeads; ++h) {
           for (std::vector<float>* cache : {&keys, &values}) {
-            std::copy_n(cache->begin() + (copy.from_block * kHeads + h) * piece, copy.count * d,
-                        cache->begin() + (copy.to_block * kHeads + h) * piece);
+            const auto at = [&](int64_t block, int64_t j, int64_t i) -> float& {
+              return (*cache)[KvIndex(block * kBlockTokens + j, h, i, kHeads, d, kv.swizzled())];
+            };
+            for (int64_t j = 0; j < copy.count; ++j) {
+              for (int64_t i = 0; i < d; ++i) at(copy.to_block, j, i) = at(copy.from_block, j, i);
+            }
           }
         }
       }

@@ -1,0 +1,528 @@
+// Many rows of one sequence on Hopper: the tiles of attention_tiles.cu, with the same order of
+// every sum and so the same bits, by warpgroup products.
+//
+// A thread block stays and takes every gridDim-th item, a (tile, key-value head). Its four producer
+// warps bring the tile's queries, two items deep, and then keys and values a step at a time through
+// a ring of stages, one block of 16 positions a warp; they run ahead of the products, into the next
+// item. Each of two consumer warpgroups holds 64 queries' outputs in registers and gives its
+// products to the tensor cores in turn with the other (scores of the next step, values of this
+// one): while they compute for one, the other has its softmax to do.
+#include <algorithm>
+
+#include "kernels/attention/attention_kernels.cuh"
+#include "kernels/attention/attention_order.cuh"
+#include "kernels/attention/float8_kv.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/wgmma_operands.cuh"
+
+namespace orrery::kernels::cuda {
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kConsumers = 2;  // warpgroups, 64 queries each
+constexpr int kConsumerWarps = 4 * kConsumers;
+constexpr int kProducerWarps = kStepBlocks;  // each brings a block of every step
+constexpr int kThreads = 32 * (kConsumerWarps + kProducerWarps);
+constexpr int kQueryBuffers = 2;
+static_assert(64 * kConsumers == kTileQueries);
+
+// Shared memory: stages, queries, and in float8 what landed. A stage is two matrices, keys and
+// values, each [64 positions, D] in panels of 64 columns.
+template <int D, KvFormat kFormat>
+struct Layout {
+  static constexpr bool kFloat8 = kFormat == KvFormat::kFloat8;
+  static constexpr int kPanels = D / 64;
+  static constexpr int kPanelBytes = kStepTokens * 128;
+  static constexpr int kMatrixBytes = kPanels * kPanelBytes;
+  static constexpr int kStageBytes = 2 * kMatrixBytes;
+  static constexpr int kStages = 4;
+  static constexpr int kQueryBytes = kTileQueries * D * 2;
+  // Of the cache: keys (or values) of a block and head, and one panel of them.
+  static constexpr int kPieceBytes = kBlockTokens * (kFloat8 ? D + 1 : D * 2);
+  static constexpr int kPiecePanelBytes = kBlockTokens * 128;
+  static constexpr int kPackedDepth = 2;
+  // Of a thread; 168 as they come.
+  static constexpr int kProducerRegisters = D == 64 ? 72 : 56;
+  static constexpr int kConsumerRegisters = D == 64 ? 216 : 224;
+  static constexpr int kWarpPackedBytes = kPackedDepth * 2 * kPieceBytes;
+
+  static constexpr int kQueriesAt = kStages * kStageBytes;
+  static constexpr int kPackedAt = kQueriesAt + kQueryBuffers * kQueryBytes;
+  static constexpr int kSharedBytes =
+      kPackedAt + (kFloat8 ? kProducerWarps * kWarpPackedBytes : 0) + 1024;  // and room to align
+};
+
+// A (tile, key-value head).
+struct Item {
+  int head, first_position, first_row, num_rows;
+
+  __device__ __forceinline__ int last_block() const {
+    return (first_position + num_rows - 1) / static_cast<int>(kBlockTokens);
+  }
+  __device__ __forceinline__ int num_steps() const { return last_block() / kStepBlocks + 1; }
+  // The row, within the tile, of one of its queries; those past the last are computed as ones of
+  // the last row and not stored.
+  __device__ __forceinline__ int RowOf(int query, int group) const {
+    return min(query / group, num_rows - 1);
+  }
+};
+
+// The same in every lane, so that the compiler keeps what follows of it in uniform registers.
+__device__ __forceinline__ int Uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+__device__ __forceinline__ int NumItems(const AttentionParams& p) {
+  return static_cast<int>(p.rows.num_tiles) * p.num_kv_heads;
+}
+// Later tiles of a sequence see more keys: they go first. Past the last: the last again.
+__device__ __forceinline__ int PlaceOf(const AttentionParams& p, int index) {
+  return max(NumItems(p) - 1 - index, 0);
+}
+
+// The row and the head of queries that are kStep apart, without a division each.
+template <int kStep>
+struct QueryWalk {
+  int row, head;
+  const int group, row_step, head_step;
+
+  __device__ __forceinline__ QueryWalk(int query, int group)
+      : row(query / group),
+        head(query - row * group),
+        group(group),
+        row_step(kStep / group),
+        head_step(kStep - row_step * group) {}
+  __device__ __forceinline__ void Next() {
+    row += row_step;
+    head += head_step;
+    if (head >= group) {
+      head -= group;
+      ++row;
+    }
+  }
+};
+
+template <int D, KvFormat kFormat>
+struct Control {
+  static constexpr int kStages = Layout<D, kFormat>::kStages;
+  Item items[kQueryBuffers];  // of the queries that are there
+  uint64_t full[kStages], empty[kStages];
+  uint64_t queries_full[kQueryBuffers], queries_empty[kQueryBuffers];
+  uint64_t landed[kProducerWarps][Layout<D, kFormat>::kPackedDepth];  // of float8
+
+  __device__ void Init() {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(&full[s], kProducerWarps);
+      BarrierInit(&empty[s], kConsumerWarps);
+    }
+    for (int b = 0; b < kQueryBuffers; ++b) {
+      BarrierInit(&queries_full[b], 32 * kProducerWarps + 1);
+      BarrierInit(&queries_empty[b], kConsumerWarps);
+    }
+    for (int w = 0; w < kProducerWarps; ++w) {
+      for (int i = 0; i < Layout<D, kFormat>::kPackedDepth; ++i) BarrierInit(&landed[w][i], 1);
+    }
+    BarrierInitFence();
+  }
+};
+
+// A place in a ring, and how often the ring was gone round, modulo 2.
+template <int kSize>
+struct Turn {
+  int at = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next() {
+    if (++at == kSize) {
+      at = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// --- producers ---
+
+template <int D, KvFormat kFormat>
+struct Producer {
+  using L = Layout<D, kFormat>;
+  const AttentionParams& p;
+  char* shared;
+  Control<D, kFormat>* control;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % kProducerWarps;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Turn<L::kStages> stage;
+  Turn<L::kPackedDepth> asked, taken;  // of float8
+
+  __device__ __forceinline__ void Queries(const Item& item, char* to) const {
+    constexpr int kChunks = D / 8, kRows = 32 * kProducerWarps / kChunks;
+    const int thread = warp * 32 + lane, chunk = thread % kChunks;
+    QueryWalk<kRows> walk(thread / kChunks, p.group);
+    const bf16* const from =
+        p.queries + item.first_row * p.query_stride + item.head * p.group * D + chunk * 8;
+#pragma unroll 2
+    for (int query = thread / kChunks; query < kTileQueries; query += kRows, walk.Next()) {
+      AsyncCopy16(to + PanelOffset(kTileQueries, query, chunk),
+                  from + min(walk.row, item.num_rows - 1) * p.query_stride + walk.head * D);
+    }
+  }
+
+  // Keys and values of a block, as the cache holds them, by the lanes that have a copy to start.
+  __device__ __forceinline__ void Copy(int64_t piece, char* to, uint64_t* barrier) const {
+    constexpr int kCopies = L::kFloat8 ? 1 : L::kPanels;  // of keys, and of values
+    constexpr int kBytes = L::kPieceBytes / kCopies;
+    constexpr int kApart = L::kFloat8 ? 0 : L::kPanelBytes;
+    constexpr int kMatrix = L::kFloat8 ? L::kPieceBytes : L::kMatrixBytes;
+    if (lane == 0) BarrierArriveExpect(barrier, 2 * L::kPieceBytes);
+    __syncwarp();
+    if (lane >= 2 * kCopies) return;
+    const int part = lane % kCopies, matrix = lane / kCopies;
+    BulkCopy(to + matrix * kMatrix + part * kApart,
+             (matrix == 0 ? p.k : p.v) + piece * L::kPieceBytes + part * kBytes, kBytes, barrier);
+  }
+
+  // ids: lane i holds the id of block i of the warp's first 32; read here where there are more.
+  __device__ __forceinline__ void Steps(const Item& item, const int32_t* table, int ids) {
+    const int num_steps = item.num_steps();
+    const int mine = (item.last_block() - warp + kStepBlocks) / kStepBlocks;  // blocks of this warp
+    const auto piece_of = [&](int n) {  // for n in ascending order
+      if (n > 0 && n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
+      return int64_t{__shfl_sync(0xffffffffu, ids, n % 32)} * p.num_kv_heads + item.head;
+    };
+    char* const packed = shared + L::kPackedAt + warp * L::kWarpPackedBytes;
+    const auto ask = [&](int n) {
+      const int64_t piece = piece_of(n);
+      if (n >= mine) return;
+      Copy(piece, packed + asked.at * 2 * L::kPieceBytes, &control->landed[warp][asked.at]);
+      asked.Next();
+    };
+    if constexpr (L::kFloat8) {
+      for (int n = 0; n < L::kPackedDepth && n < num_steps; ++n) ask(n);
+    }
+#pragma unroll 1
+    for (int n = 0; n < num_steps; ++n, stage.Next()) {
+      char* const to = shared + stage.at * L::kStageBytes + warp * L::kPiecePanelBytes;
+      uint64_t* const full = &control->full[stage.at];
+      BarrierWait(&control->empty[stage.at], stage.phase ^ 1);
+      if constexpr (L::kFloat8) {
+        if (n < mine) {
+          BarrierWait(&control->landed[warp][taken.at], taken.phase);
+          const char* from = packed + taken.at * 2 * L::kPieceBytes;
+          UnpackPiece<D>(from, to, L::kPanelBytes);
+          UnpackPiece<D>(from + L::kPieceBytes, to + L::kMatrixBytes, L::kPanelBytes);
+          FenceForTensorCores();
+          taken.Next();
+        }
+        __syncwarp();
+        if (lane == 0) BarrierArrive(full);
+        if (n + L::kPackedDepth < num_steps) ask(n + L::kPackedDepth);
+      } else {
+        const int64_t piece = piece_of(n);
+        if (n < mine) {
+          Copy(piece, to, full);
+        } else if (lane == 0) {
+          BarrierArrive(full);
+        }
+      }
+    }
+  }
+
+  // What an item is lies behind three reads, each at an address that the one before gives. They go
+  // ahead of the item by up to two items.
+  __device__ __forceinline__ void Run() {
+    const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+    const auto tile_of = [&](int i) { return p.rows.tiles[PlaceOf(p, i) / p.num_kv_heads]; };
+    AttentionTile tile = tile_of(first), next_tile = tile_of(first + step);
+    int position = p.rows.positions[tile.first_row];
+    int sequence = p.rows.sequence_of[tile.first_row];
+    Turn<kQueryBuffers> buffer;
+    for (int i = first; i < NumItems(p); i += step, buffer.Next()) {
+      const Item item{PlaceOf(p, i) % p.num_kv_heads, position, tile.first_row, tile.num_rows};
+      const int32_t* table = p.rows.block_tables + sequence * p.rows.table_stride + warp;
+      const int blocks = (item.last_block() - warp + kStepBlocks) / kStepBlocks;
+      const int ids = lane < blocks ? table[lane * kStepBlocks] : 0;
+      tile = next_tile;
+      next_tile = tile_of(i + 2 * step);
+      position = p.rows.positions[tile.first_row];
+      sequence = p.rows.sequence_of[tile.first_row];
+
+      uint64_t* const full = &control->queries_full[buffer.at];
+      BarrierWait(&control->queries_empty[buffer.at], buffer.phase ^ 1);
+      Queries(item, shared + L::kQueriesAt + buffer.at * L::kQueryBytes);
+      BarrierArriveAfterCopies(full);
+      if (warp == 0 && lane == 0) {
+        control->items[buffer.at] = item;
+        BarrierArrive(full);
+      }
+      Steps(item, table, ids);
+    }
+    WaitForOwnCopies();
+  }
+};
+
+// --- consumers ---
+
+// Lane 4 g + t of a warp holds queries g (h = 0) and g + 8 (h = 1) of the warp's 16.
+template <int D, KvFormat kFormat>
+struct Consumer {
+  using L = Layout<D, kFormat>;
+  const AttentionParams& p;
+  char* shared;
+  Control<D, kFormat>* control;
+  const int warpgroup = Uniform(static_cast<int>(threadIdx.x) / 128);
+  const int warp_query = static_cast<int>(threadIdx.x) / 32 * 16;  // of the warp
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Turn<L::kStages> stage;
+
+  float scores[32];
+  uint32_t probabilities[kStepBlocks][4];  // as the left operand, a block each
+  SoftmaxState total_state[2], state[2];   // of all chunks before, and of the present one
+  int seen[2];                             // keys that the queries see
+  float total[D / 2], sums[D / 2];         // outputs, likewise
+
+  __device__ __forceinline__ const char* StageAt(int at) const {
+    return shared + at * L::kStageBytes;
+  }
+  __device__ __forceinline__ char* QueriesAt(int buffer) const {
+    return shared + L::kQueriesAt + buffer * L::kQueryBytes;
+  }
+  __device__ __forceinline__ void ScoreKeys(const char* queries, const char* keys) {
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+      WgmmaShared<false, false>(scores, RowOperand(queries, kTileQueries, 64 * warpgroup, k),
+                                RowOperand(keys, kStepTokens, 0, k), k > 0);
+    }
+  }
+  __device__ __forceinline__ void AddBlock(const char* stage_bytes, int block) {
+    WgmmaRegisters(sums, probabilities[block],
+                   ColumnOperand(stage_bytes + L::kMatrixBytes, kStepTokens, 16 * block, 0));
+  }
+  // The values of a step, as one group of products; num_blocks at least 1. Blocks past an item's
+  // last hold what was there before, and are left out.
+  __device__ __forceinline__ void AddValues(const char* stage_bytes, int num_blocks) {
+    if (num_blocks >=
+        kStepBlocks) {  // a branch of its own: nothing in it stands behind a condition
+#pragma unroll
+      for (int b = 0; b < kStepBlocks; ++b) AddBlock(stage_bytes, b);
+      WgmmaCommit();
+    } else {
+#pragma unroll
+      for (int b = 0; b < kStepBlocks - 1; ++b) {
+        if (b < num_blocks) AddBlock(stage_bytes, b);
+      }
+      WgmmaCommit();
+    }
+  }
+
+  // The softmax of a step of which the queries see limit[h] keys. factor: of the sums before.
+  __device__ __forceinline__ void Softmax(const int (&limit)[2], float (&factor)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float mine[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) mine[i] = scores[i / 2 * 4 + 2 * h + i % 2];
+      if (limit[h] < kStepTokens) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          if (StepKey(i, lane % 4) >= limit[h]) mine[i] = -INFINITY;
+        }
+      }
+      factor[h] = SoftmaxStep(mine, p.scale_log2, &state[h]);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) scores[i / 2 * 4 + 2 * h + i % 2] = mine[i];
+    }
+  }
+  __device__ __forceinline__ void Pack() {
+#pragma unroll
+    for (int b = 0; b < kStepBlocks; ++b) PackOperand(scores, b, probabilities[b]);
+  }
+  __device__ __forceinline__ void Scale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) sums[i] *= factor[i / 2 % 2];
+  }
+  // The chunk whose state is `ended` goes behind those before it.
+  __device__ __forceinline__ void FoldChunk(SoftmaxState (&ended)[2]) {
+    FoldFactors f[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      SumLanes(&ended[h]);
+      f[h] = Fold(ended[h], p.scale_log2, &total_state[h]);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) {
+      total[i] = Folded(total[i], sums[i], f[i / 2 % 2]);
+      sums[i] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void Release(int at) {
+    __syncwarp();
+    if (lane == 0) BarrierArrive(&control->empty[at]);
+  }
+
+  // The two warpgroups give their products to the tensor cores by turns, one a step.
+  static constexpr int kTurn = 1;  // the first of two named barriers
+  __device__ __forceinline__ void BeginTurn() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(kTurn + warpgroup), "n"(128 * kConsumers) : "memory");
+  }
+  __device__ __forceinline__ void EndTurn() const {
+    asm volatile("bar.arrive %0, %1;" ::"r"(kTurn + 1 - warpgroup), "n"(128 * kConsumers)
+                 : "memory");
+  }
+
+  // Through the warp's rows of the queries, which nobody reads any more.
+  __device__ __forceinline__ void Store(const Item& item, char* queries) const {
+    const float scale[2] = {__fdiv_rn(1.0f, total_state[0].l), __fdiv_rn(1.0f, total_state[1].l)};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        char* to = queries + PanelOffset(kTileQueries, warp_query + 8 * h + lane / 4, j);
+        *reinterpret_cast<uint32_t*>(to + 4 * (lane % 4)) =
+            PackBf16(total[4 * j + 2 * h] * scale[h], total[4 * j + 2 * h + 1] * scale[h]);
+      }
+    }
+    __syncwarp();
+    constexpr int kChunks = D / 8, kRows = 32 / kChunks;
+    const int chunk = lane % kChunks;
+    int query = warp_query + lane / kChunks;
+    QueryWalk<kRows> walk(query, p.group);
+    bf16* const out = p.out + item.first_row * p.out_stride + item.head * p.group * D + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < 16 / kRows; ++i, query += kRows, walk.Next()) {
+      if (walk.row >= item.num_rows) continue;
+      *reinterpret_cast<uint4*>(out + walk.row * p.out_stride + walk.head * D) =
+          *reinterpret_cast<const uint4*>(queries + PanelOffset(kTileQueries, query, chunk));
+    }
+    __syncwarp();
+  }
+
+  // The item whose queries are in `buffer`, once they are there.
+  __device__ __forceinline__ Item Begin(int buffer, uint32_t phase) {
+    BarrierWait(&control->queries_full[buffer], phase);
+    FenceForTensorCores();
+    const Item item = control->items[buffer];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      seen[h] = item.first_position + 1 + item.RowOf(warp_query + 8 * h + lane / 4, p.group);
+    }
+    return {Uniform(item.head), Uniform(item.first_position), Uniform(item.first_row),
+            Uniform(item.num_rows)};
+  }
+
+  // A step of which a query sees no key leaves its state and its sums as they are, exactly; so both
+  // warpgroups take all steps of all items. The values of a step are added while the next one is
+  // scored, be it of this item or of the next: an item's end costs the tensor cores nothing.
+  __device__ __forceinline__ void Run() {
+    Turn<kQueryBuffers> buffer;
+    int items_left = (NumItems(p) - static_cast<int>(blockIdx.x) - 1) / static_cast<int>(gridDim.x);
+    if (warpgroup == 1) EndTurn();  // the other begins
+    Item item = Begin(buffer.at, buffer.phase);
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) total[i] = sums[i] = 0;
+    BarrierWait(&control->full[stage.at], stage.phase);
+    BeginTurn();
+    WgmmaFence();
+    ScoreKeys(QueriesAt(buffer.at), StageAt(stage.at));
+    WgmmaCommit();
+    EndTurn();
+    WgmmaWait<0>();
+    FenceRegisters(scores);
+    Softmax(seen, factor);
+    Pack();
+    // Step n of `item` has its probabilities; what comes next is `n + 1`, or step 0 of `next`.
+    for (int n = 0;;) {
+      const bool item_ends = n == item.num_steps() - 1;
+      const bool chunk_ends = item_ends || n % kChunkSteps == kChunkSteps - 1;
+      const int num_blocks = item.last_block() + 1 - n * kStepBlocks;
+      const bool last = item_ends && items_left == 0;
+      const int here = stage.at, queries_here = buffer.at;
+      Item next = item;
+      if (item_ends && !last) {
+        buffer.Next();
+        next = Begin(buffer.at, buffer.phase);
+        --items_left;
+      }
+      n = item_ends ? 0 : n + 1;
+      stage.Next();
+      if (!last) BarrierWait(&control->full[stage.at], stage.phase);
+      BeginTurn();
+      FenceRegisters(sums);
+      WgmmaFence();
+      ScoreKeys(QueriesAt(buffer.at), StageAt(stage.at));  // of nothing, at the last
+      WgmmaCommit();
+      AddValues(StageAt(here), num_blocks);
+      EndTurn();
+      WgmmaWait<1>();
+      FenceRegisters(scores);
+      SoftmaxState ended[2] = {state[0], state[1]};
+      if (chunk_ends) state[0] = state[1] = {};
+      Softmax({seen[0] - n * kStepTokens, seen[1] - n * kStepTokens}, factor);
+      FenceRegisters(scores);  // all of the softmax stays before the wait
+      WgmmaWait<0>();
+      FenceRegisters(sums);
+      Release(here);
+      if (!chunk_ends) {
+        Scale(factor);
+      } else {
+        FoldChunk(ended);
+      }
+      if (item_ends) {
+        Store(item, QueriesAt(queries_here));
+        if (lane == 0) BarrierArrive(&control->queries_empty[queries_here]);
+        if (last) break;
+        total_state[0] = total_state[1] = {};
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) total[i] = 0;
+        item = next;
+      }
+      Pack();
+    }
+  }
+};
+
+template <int D, KvFormat kFormat>
+__global__ void __launch_bounds__(kThreads, 1)
+    AttentionOfTiles(const __grid_constant__ AttentionParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // elsewhere plans never choose it: DeviceLimits::wgmma
+  extern __shared__ char unaligned[];
+  __shared__ Control<D, kFormat> control;
+  char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  if (threadIdx.x == 0) control.Init();
+  __syncthreads();
+  LetSuccessorStart();
+  WaitForPredecessor();
+  if (threadIdx.x >= 32 * kConsumerWarps) {
+    KeepRegisters<Layout<D, kFormat>::kProducerRegisters>();
+    Producer<D, kFormat>{p, shared, &control}.Run();
+  } else {
+    TakeRegisters<Layout<D, kFormat>::kConsumerRegisters>();
+    Consumer<D, kFormat>{p, shared, &control}.Run();
+  }
+#endif
+}
+
+template <int D, KvFormat kFormat>
+void Run(const AttentionParams& params, int64_t blocks, cudaStream_t stream) {
+  constexpr int kSharedBytes = Layout<D, kFormat>::kSharedBytes;
+  static const bool allowed = [] {
+    AllowSharedBytes(AttentionOfTiles<D, kFormat>, kSharedBytes);
+    return true;
+  }();
+  (void)allowed;
+  const int64_t items = params.rows.num_tiles * params.num_kv_heads;
+  Launch(AttentionOfTiles<D, kFormat>, dim3(static_cast<unsigned>(std::min(items, blocks))),
+         dim3(kThreads), kSharedBytes, stream, params);
+}
+
+}  // namespace
+
+void AttentionByWarpgroups(const AttentionParams& params, int64_t head_dim, KvFormat format,
+                           int64_t blocks, cudaStream_t stream) {
+  if (format == KvFormat::kFloat8) {
+    return head_dim == 128 ? Run<128, KvFormat::kFloat8>(params, blocks, stream)
+                           : Run<64, KvFormat::kFloat8>(params, blocks, stream);
+  }
+  return head_dim == 128 ? Run<128, KvFormat::kModel>(params, blocks, stream)
+                         : Run<64, KvFormat::kModel>(params, blocks, stream);
+}
+
+}  // namespace orrery::kernels::cuda
