@@ -130,7 +130,7 @@ void Run(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
   if constexpr (kTiled) {
     LaunchTiledProduct<kGateUp>(problem, w, max_tiles, limits.num_sms, stream);
   } else {
-    LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits.num_sms, stream);
+    LaunchStreamProduct<Shape>(problem, in.cols, max_tiles, limits, stream);
   }
 }
 

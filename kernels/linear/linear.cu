@@ -85,7 +85,7 @@ void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
          const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
   const DenseProblem<Shape> problem = MakeProblem<Shape>(x, w, bias, out);
   LaunchStreamProduct<Shape>(problem, x.cols, int64_t{problem.row_tiles} * problem.feature_tiles,
-                             limits.num_sms, stream);
+                             limits, stream);
 }
 
 template <bool kGated>

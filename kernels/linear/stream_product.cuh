@@ -23,7 +23,9 @@
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/oversized_memory.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/linear/stream_plan.h"
 #include "kernels/linear/tile_list.cuh"
 
 namespace orrery::kernels::cuda {
@@ -34,7 +36,7 @@ struct StreamShape {
   static constexpr int kWarpsM = kWarpsM_, kTilesM = kTilesM_;  // warps, and 16-row tiles a warp
   static constexpr int kWarpsN = kWarpsN_, kTilesN = kTilesN_;  // warps, and 8-row tiles a warp
   static constexpr int kSlab = kSlab_;                          // k a stage, elements
-  static constexpr int kStages = kStages_;
+  static constexpr int kStages = kStages_;  // on an H200; PlanStream says how many there are
   // Gated: the upper half of a tile's weight rows are gates, the lower half their ups; a warp has
   // both of a feature.
   static constexpr bool kGated = kGated_;
@@ -49,7 +51,7 @@ struct StreamShape {
   static constexpr int kThreads = 32 * (kConsumers + kProducers);
   static constexpr int kRowBytes = 2 * kSlab + 16;
   static constexpr int kStageBytes = (kRowsM + kRowsN) * kRowBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 16 * kStages;
+  static constexpr StreamRing kRing{kStages, kStageBytes + 16};
   static_assert(!kGated || kTilesM % 2 == 0);
   static_assert(kTilesN == 1 || kTilesN % 2 == 0);
   static_assert(kSlab % 16 == 0);
@@ -170,15 +172,15 @@ __device__ __forceinline__ void AddParts(int wk, int place, float* sums) {
 
 template <typename Shape, typename Problem>
 __global__ void __launch_bounds__(Shape::kThreads)
-    StreamProduct(const __grid_constant__ Problem problem, int64_t k) {
+    StreamProduct(const __grid_constant__ Problem problem, int64_t k, int stages) {
   extern __shared__ __align__(128) char shared_memory[];
-  uint64_t* full = reinterpret_cast<uint64_t*>(shared_memory + Shape::kStages * Shape::kStageBytes);
-  uint64_t* empty = full + Shape::kStages;
+  uint64_t* full = reinterpret_cast<uint64_t*>(shared_memory + stages * Shape::kStageBytes);
+  uint64_t* empty = full + stages;
   __shared__ TileList<Problem> tiles;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s) {
+    for (int s = 0; s < stages; ++s) {
       BarrierInit(&full[s], 32 * Shape::kProducers);
       BarrierInit(&empty[s], Shape::kConsumers);
     }
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     int early = 0;
     if (Problem::kEarlyWeights && num_mine > 0) {
       p.FindWeights(tiles.At(problem, 0));
-      for (int64_t k0 = 0; k0 < k && early < Shape::kStages; k0 += Shape::kSlab, ++early) {
+      for (int64_t k0 = 0; k0 < k && early < stages; k0 += Shape::kSlab, ++early) {
         p.Weights(early, k0, k);
       }
     }
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         }
         p.Tokens(ring.stage, k0, k);
         BarrierArriveAfterCopies(&full[ring.stage]);
-        ring.Advance(Shape::kStages);
+        ring.Advance(stages);
         if (k0 == 0 && i + 1 < num_mine) p.FindNextTokens(tiles.At(problem, i + 1));
       }
     }
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
       }
       __syncwarp();
       if (lane == 0) BarrierArrive(&empty[ring.stage]);
-      ring.Advance(Shape::kStages);
+      ring.Advance(stages);
     }
 
     if constexpr (Shape::kSplitK > 1) {
@@ -294,20 +296,27 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
 // One launch: as many blocks as fit, at most one a tile.
 template <typename Shape, typename Problem>
-void LaunchStreamProduct(const Problem& problem, int64_t k, int64_t max_tiles, int num_sms,
-                         cudaStream_t stream) {
-  static const int blocks_per_sm = [] {
-    AllowSharedBytes(StreamProduct<Shape, Problem>, Shape::kSharedBytes);
-    int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, StreamProduct<Shape, Problem>,
-                                                             Shape::kThreads, Shape::kSharedBytes));
-    CHECK_GT(blocks, 0);
-    return blocks;
+void LaunchStreamProduct(const Problem& problem, int64_t k, int64_t max_tiles,
+                         const DeviceLimits& limits, cudaStream_t stream) {
+  struct Residency {
+    StreamPlan plan;
+    int blocks_per_sm = 0;
+  };
+  static const Residency residency = [&] {
+    const auto kernel = StreamProduct<Shape, Problem>;
+    Residency r;
+    r.plan = PlanStream(Shape::kRing, StaticSharedBytes(kernel), limits);
+    AllowPlannedBytes(kernel, r.plan.shared_bytes, limits);
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &r.blocks_per_sm, kernel, Shape::kThreads, static_cast<size_t>(r.plan.shared_bytes)));
+    CHECK_GT(r.blocks_per_sm, 0);
+    return r;
   }();
-  const int64_t resident = static_cast<int64_t>(num_sms) * blocks_per_sm;
+  const int64_t resident = int64_t{limits.num_sms} * residency.blocks_per_sm;
   const int64_t grid = max_tiles < resident ? max_tiles : resident;
   Launch(StreamProduct<Shape, Problem>, dim3(static_cast<unsigned>(grid)), dim3(Shape::kThreads),
-         Shape::kSharedBytes, stream, problem, k);
+         static_cast<size_t>(residency.plan.shared_bytes), stream, problem, k,
+         residency.plan.stages);
 }
 
 }  // namespace orrery::kernels::cuda
