@@ -18,6 +18,12 @@ bool TilesPay(int64_t rows, int64_t features, int64_t k, bool gated, const Devic
   return tiled < 6 + operations / per_microsecond;
 }
 
+bool LibraryPays(int64_t rows, int64_t features, const DeviceLimits& limits) {
+  const int64_t tiles = (features + SizeOf(LinearTile::kThin).weight_rows - 1) /
+                        SizeOf(LinearTile::kThin).weight_rows;
+  return rows > 8 || (rows > 4 && tiles > limits.num_sms);  // kernels_bench linear on an H200
+}
+
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits) {
   const auto fills = [&](LinearTile tile) {
     const LinearTileSize size = SizeOf(tile);

@@ -43,6 +43,11 @@ constexpr LinearTileSize SizeOf(LinearTile tile) {
 // long as k takes: small layers leave most of the GPU idle.
 bool TilesPay(int64_t rows, int64_t features, int64_t k, bool gated, const DeviceLimits& limits);
 
+// Fast numerics: whether cuBLASLt is faster than the streaming product with its split over k. That
+// one is best for a single row; with more it reads them again for each of a block's tiles, which
+// costs where a block has several.
+bool LibraryPays(int64_t rows, int64_t features, const DeviceLimits& limits);
+
 // The tallest tile that still gives every SM work: fewer rows of x are read again.
 LinearTile PlanLinear(int64_t rows, int64_t features, const DeviceLimits& limits);
 

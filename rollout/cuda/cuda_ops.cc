@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/fill.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/linear/linear_plan.h"
 #include "kernels/rope/qk_norm_rope_cuda.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
@@ -265,8 +266,8 @@ std::pair<Value, Value> CudaOps::AddNorm(const Stream& stream, ParamId weight) {
 
 void CudaOps::Product(const TensorView& x, ParamId weight, ParamId bias, const TensorView& out) {
   const TensorView w = weights_.View(weight), b = weights_.View(bias);
-  // Up to eight rows a weight is read once by the streaming product, and nothing is faster.
-  if (library_ != nullptr && x.rows > 8 && library_->Run(x, w, b, out, stream_)) return;
+  const bool library = library_ != nullptr && kernels::cuda::LibraryPays(x.rows, out.cols, device_);
+  if (library && library_->Run(x, w, b, out, stream_)) return;
   kernels::cuda::Linear(x, w, b, device_, out, stream_, limits_.numerics);
 }
 

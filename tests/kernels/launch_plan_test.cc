@@ -1,8 +1,11 @@
 // The launch plans of GPU kernels against the tables of H200, B200 and Rubin, without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/attention/attention_plan.h"
 #include "kernels/linear/linear_plan.h"
+#include "kernels/linear/stream_plan.h"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -21,6 +24,50 @@ TEST(DeviceTable, RubinIsThePublishedOne) {
   EXPECT_EQ(H200Limits().max_shared_bytes(), 232448);
   EXPECT_TRUE(H200Limits().wgmma);
   EXPECT_FALSE(RubinLimits().wgmma) << "warpgroup instructions are Hopper's alone";
+}
+
+// The rings of the streaming product's shapes, from 16 weight rows x 8 to 128 x 64, by columns of a
+// stage: rows padded by 16 bytes and two barriers.
+const StreamRing kRings[] = {
+    {4, (16 + 8) * (2 * 256 + 16) + 16},   {5, (48 + 64) * (2 * 128 + 16) + 16},
+    {6, (64 + 64) * (2 * 128 + 16) + 16},  {6, (128 + 8) * (2 * 128 + 16) + 16},
+    {2, (64 + 16) * (2 * 256 + 16) + 16},  {4, (64 + 32) * (2 * 128 + 16) + 16},
+    {4, (128 + 64) * (2 * 128 + 16) + 16},
+};
+constexpr int64_t kStaticBytes = 3000;  // lists of tiles
+
+TEST(StreamPlan, AnH200KeepsTheTunedDepth) {
+  for (const StreamRing& ring : kRings) {
+    const StreamPlan plan = PlanStream(ring, kStaticBytes, H200Limits());
+    EXPECT_EQ(plan.stages, ring.stages) << ring.stage_bytes;
+    EXPECT_EQ(plan.shared_bytes, ring.bytes());
+  }
+}
+
+TEST(StreamPlan, FitsAndIsNeverShallower) {
+  for (const DeviceLimits& device : kDevices) {
+    for (const StreamRing& ring : kRings) {
+      const StreamPlan plan = PlanStream(ring, kStaticBytes, device);
+      EXPECT_GE(plan.stages, ring.stages);
+      EXPECT_EQ(plan.shared_bytes, plan.stages * ring.stage_bytes);
+      EXPECT_LE(plan.shared_bytes + kStaticBytes, device.max_shared_bytes());
+      // As many blocks an SM as on the GPU that it was tuned on.
+      const auto blocks = [](int64_t bytes, const DeviceLimits& on) {
+        return std::max<int64_t>(on.shared_bytes_per_sm / (bytes + kStaticBytes + 1024), 1);
+      };
+      EXPECT_EQ(blocks(plan.shared_bytes, device), blocks(ring.bytes(), H200Limits()));
+    }
+  }
+}
+
+TEST(StreamPlan, RubinTakesItsLargeBlocks) {
+  // One block an SM: as many stages as 334,848 bytes hold.
+  const StreamRing wide = kRings[6], tall = kRings[3];
+  EXPECT_EQ(PlanStream(wide, kStaticBytes, RubinLimits()).stages, 6);
+  EXPECT_EQ(PlanStream(tall, kStaticBytes, RubinLimits()).stages, 8);
+  EXPECT_GT(PlanStream(wide, kStaticBytes, RubinLimits()).shared_bytes,
+            RubinLimits().shared_bytes_per_block);
+  EXPECT_EQ(PlanStream(wide, kStaticBytes, B200Limits()).stages, 4) << "has no such blocks";
 }
 
 TEST(LinearPlan, UpToEightRowsReadTheWeightOnce) {
@@ -59,6 +106,16 @@ TEST(LinearPlan, TilesPayWhereTheyFillTheGpu) {
     EXPECT_TRUE(TilesPay(256, 6144, 4096, false, device));
     EXPECT_TRUE(TilesPay(8192, 960, 576, false, device));
   }
+}
+
+TEST(LinearPlan, TheLibraryPaysFromSomeRowsOn) {
+  const DeviceLimits device = H200Limits();
+  EXPECT_FALSE(LibraryPays(1, 5120, device));
+  EXPECT_FALSE(LibraryPays(4, 5120, device));
+  EXPECT_TRUE(LibraryPays(8, 5120, device));
+  EXPECT_FALSE(LibraryPays(8, 2048, device)) << "one tile an SM";
+  EXPECT_TRUE(LibraryPays(8, 4096, device));
+  EXPECT_TRUE(LibraryPays(9, 128, device));
 }
 
 TEST(LinearPlan, MoreRowsTakeWiderTiles) {
