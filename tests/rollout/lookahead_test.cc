@@ -2,35 +2,26 @@
 // lookahead gives, with stop tokens, aborts, preemption and weight updates in between.
 #include <gtest/gtest.h>
 
-#include <deque>
-
 #include "orchestrator/base/hash.h"
 #include "rollout/engine.h"
 #include "tests/fakes/collector.h"
+#include "tests/fakes/made_up_executor.h"
 
 namespace orrery::rollout {
 namespace {
 
-// Draws token hash(seed, index of the token) % 50, and insists on being told the tokens before: a
-// row's token must be the one that was drawn for its position, by value or as a pending draw.
-class MadeUpExecutor : public PassExecutor {
+// Insists on being told the tokens before: a row's token must be the one that was drawn for its
+// position, by value or as a pending draw.
+class InsistingExecutor : public fakes::MadeUpExecutor {
  public:
-  MadeUpExecutor(int depth, int64_t blocks) : depth_(depth), pool_(blocks) {
-    spec_.vocab_size = 50;
-  }
-  const model::ModelSpec& spec() const override { return spec_; }
-  BlockPool* pool() override { return &pool_; }
-  PolicyVersion version() const override { return version_; }
+  using MadeUpExecutor::MadeUpExecutor;
   absl::Status TakeWeights(PolicyVersion version) override {
     EXPECT_TRUE(in_flight_.empty()) << "weights change under a pass";
-    version_ = version;
-    return absl::OkStatus();
+    return MadeUpExecutor::TakeWeights(version);
   }
-  absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
-  int depth() const override { return depth_; }
 
   void Launch(std::span<const Work> pass, std::span<const Draw> draws, const Copies&) override {
-    ASSERT_LT(static_cast<int>(in_flight_.size()), depth_);
+    ASSERT_LT(static_cast<int>(in_flight_.size()), depth());
     for (const Work& w : pass) {
       if (w.response == nullptr) continue;
       const auto last = w.first_position + w.count - 1 - w.request->prompt_size();
@@ -42,33 +33,8 @@ class MadeUpExecutor : public PassExecutor {
       EXPECT_EQ(in_flight_.back().samples.at(w.response->pending_draw).token_id,
                 Token(*w.request, *w.response, known));
     }
-    PassResult results;
-    for (const Draw& d : draws) {
-      kernels::SampleResult result;
-      const auto index =
-          static_cast<int64_t>(d.response->generation.token_ids.size()) + d.response->num_pending;
-      result.token_id = Token(*d.request, *d.response, index);
-      result.logprob = -1;
-      results.samples.push_back(result);
-    }
-    in_flight_.push_back(std::move(results));
+    Finish(draws);
   }
-  PassResult Collect() override {
-    PassResult result = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    return result;
-  }
-
- private:
-  static int32_t Token(const Request& request, const Response& response, int64_t index) {
-    return static_cast<int32_t>(
-        HashSeed({request.what.seeds[response.index], static_cast<uint64_t>(index)}) % 50);
-  }
-  const int depth_;
-  model::ModelSpec spec_;
-  BlockPool pool_;
-  PolicyVersion version_ = 1;
-  std::deque<PassResult> in_flight_;
 };
 
 std::vector<Generation> Generate(int depth, int64_t blocks, uint64_t seed, EngineStats* stats) {
@@ -79,7 +45,7 @@ std::vector<Generation> Generate(int depth, int64_t blocks, uint64_t seed, Engin
   fakes::Collector collector;
   std::vector<Generation> all;
   {
-    Engine engine(std::make_unique<MadeUpExecutor>(depth, blocks), nullptr, limits);
+    Engine engine(std::make_unique<InsistingExecutor>(depth, blocks), nullptr, limits);
     for (uint64_t i = 0; i < 20; ++i) {
       GenerationRequest request;
       request.prompt_ids.assign(1 + HashSeed({seed, i, 1}) % 70, 3);
@@ -122,7 +88,7 @@ TEST(LookaheadTest, WeightsChangeBetweenPassesAndAbortsAreHeard) {
   SchedulerLimits limits;
   limits.max_positions = 100000;
   fakes::Collector collector;
-  Engine engine(std::make_unique<MadeUpExecutor>(2, 4000), nullptr, limits);
+  Engine engine(std::make_unique<InsistingExecutor>(2, 4000), nullptr, limits);
   GenerationRequest request;
   request.prompt_ids = {1, 2, 3};
   request.seeds = {1, 2, 3};

@@ -2,12 +2,12 @@
 // computed again, in which pieces, and with how many passes in flight.
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <map>
 
 #include "orchestrator/base/hash.h"
 #include "rollout/engine.h"
 #include "tests/fakes/collector.h"
+#include "tests/fakes/made_up_executor.h"
 #include "tests/fakes/tiny_models.h"
 
 namespace orrery::rollout {
@@ -17,21 +17,14 @@ constexpr int64_t kTokenBytes = 4;  // two layers with experts of three, top 2
 
 // Tokens are made up, and so are experts: of a row its position (two bytes), how often that
 // position of that prompt or response was computed before, and 1 + the response it belongs to.
-class RecordingExecutor : public PassExecutor {
+class RecordingExecutor : public fakes::MadeUpExecutor {
  public:
-  RecordingExecutor(int depth, int64_t blocks) : depth_(depth), pool_(blocks) {
-    spec_.vocab_size = 50;
+  RecordingExecutor(int depth, int64_t blocks) : MadeUpExecutor(depth, blocks) {
     spec_.num_layers = 3;
     spec_.is_moe_layer = {1, 0, 1};
     spec_.num_experts = 256;
     spec_.experts_per_token = 2;
   }
-  const model::ModelSpec& spec() const override { return spec_; }
-  BlockPool* pool() override { return &pool_; }
-  PolicyVersion version() const override { return 1; }
-  absl::Status TakeWeights(PolicyVersion) override { return absl::OkStatus(); }
-  absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
-  int depth() const override { return depth_; }
 
   void Launch(std::span<const Work> pass, std::span<const Draw> draws, const Copies&) override {
     PassResult result;
@@ -45,30 +38,13 @@ class RecordingExecutor : public PassExecutor {
         }
       }
     }
-    for (const Draw& d : draws) {
-      const uint64_t index =
-          d.response->generation.token_ids.size() + static_cast<uint64_t>(d.response->num_pending);
-      kernels::SampleResult sample;
-      sample.token_id =
-          static_cast<int32_t>(HashSeed({d.request->what.seeds[d.response->index], index}) % 50);
-      result.samples.push_back(sample);
-    }
-    in_flight_.push_back(std::move(result));
-  }
-  PassResult Collect() override {
-    PassResult result = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    return result;
+    Finish(draws, std::move(result));
   }
   // Rows that had been computed before.
   int64_t again() const { return again_; }
 
  private:
-  const int depth_;
-  model::ModelSpec spec_;
-  BlockPool pool_;
   std::map<std::tuple<RequestId, int64_t, int64_t>, int> computed_;
-  std::deque<PassResult> in_flight_;
   int64_t again_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <deque>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -13,6 +12,7 @@
 #include "rollout/engine.h"
 #include "rollout/kv_cache.h"
 #include "tests/fakes/collector.h"
+#include "tests/fakes/made_up_executor.h"
 #include "tests/fakes/tiny_models.h"
 
 namespace orrery::rollout {
@@ -54,26 +54,14 @@ struct Counts {
   int64_t again = 0, out = 0, in = 0;
 };
 
-class NamingExecutor : public PassExecutor {
+class NamingExecutor : public fakes::MadeUpExecutor {
  public:
   NamingExecutor(int depth, int64_t blocks, int64_t swap_blocks, Counts* counts)
-      : depth_(depth),
-        pool_(blocks),
+      : MadeUpExecutor(depth, blocks),
         device_(static_cast<size_t>(blocks * kBlockTokens)),
         host_(static_cast<size_t>(swap_blocks * kBlockTokens)),
-        counts_(*counts) {
-    spec_.vocab_size = 50;
-  }
-  const model::ModelSpec& spec() const override { return spec_; }
-  BlockPool* pool() override { return &pool_; }
-  PolicyVersion version() const override { return version_; }
-  absl::Status TakeWeights(PolicyVersion version) override {
-    version_ = version;
-    return absl::OkStatus();
-  }
+        counts_(*counts) {}
   void Sleep() override { std::fill(device_.begin(), device_.end(), Named{}); }
-  absl::Status Admit(const GenerationRequest&) const override { return absl::OkStatus(); }
-  int depth() const override { return depth_; }
   int64_t BlockBytes() const override { return 1000; }
 
   void Swap(std::span<const KvSwap> swaps) override {
@@ -93,21 +81,7 @@ class NamingExecutor : public PassExecutor {
       for (int32_t i = 0; i < c.count; ++i) At(c.to_block, i) = At(c.from_block, i);
     }
     for (const Work& w : pass) Compute(w);
-    PassResult result;
-    for (const Draw& d : draws) {
-      const uint64_t index =
-          d.response->generation.token_ids.size() + static_cast<uint64_t>(d.response->num_pending);
-      kernels::SampleResult sample;
-      sample.token_id =
-          static_cast<int32_t>(HashSeed({d.request->what.seeds[d.response->index], index}) % 50);
-      result.samples.push_back(sample);
-    }
-    in_flight_.push_back(std::move(result));
-  }
-  PassResult Collect() override {
-    PassResult result = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    return result;
+    Finish(draws);
   }
 
  private:
@@ -122,7 +96,7 @@ class NamingExecutor : public PassExecutor {
       const bool of_prompt = p < prompt;
       const int64_t response = of_prompt ? -1 : static_cast<int64_t>(w.response->index);
       if (p >= w.first_position) {
-        there = {w.request->id, response, p, version_, of_prompt ? 0 : prompt_hash};
+        there = {w.request->id, response, p, version(), of_prompt ? 0 : prompt_hash};
         counts_.again += computed_[{w.request->id, response, p}]++ > 0;
       }
       ASSERT_EQ(there.request, w.request->id) << "position " << p;
@@ -137,13 +111,8 @@ class NamingExecutor : public PassExecutor {
     }
   }
 
-  const int depth_;
-  model::ModelSpec spec_;
-  BlockPool pool_;
-  PolicyVersion version_ = 1;
   std::vector<Named> device_, host_;
   std::map<std::tuple<RequestId, int64_t, int64_t>, int> computed_;
-  std::deque<PassResult> in_flight_;
   Counts& counts_;
 };
 
