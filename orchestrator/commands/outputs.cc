@@ -67,14 +67,6 @@ absl::Status Outputs::Finish(const run::RunDirectory& directory, Ending ending) 
   return absl::OkStatus();
 }
 
-absl::Status UnusableCheckpoint(const absl::Status& status, const std::string& folder) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      fmt::format("{}; move {} away to resume from the checkpoint before it, or "
-                                  "from the beginning where there is none",
-                                  StatusText(status), folder));
-}
-
 std::string SftMarker(const run::RunPaths& paths) { return paths.root + "/sft"; }
 
 }  // namespace orrery::commands

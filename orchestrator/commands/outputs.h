@@ -34,9 +34,6 @@ struct Outputs {
   absl::Status Finish(const run::RunDirectory& directory, Ending ending);
 };
 
-// What went wrong with the checkpoint in `folder`, and the way on without it.
-absl::Status UnusableCheckpoint(const absl::Status& status, const std::string& folder);
-
 // Present in the run directory of an sft run.
 std::string SftMarker(const run::RunPaths& paths);
 absl::StatusOr<Ending> ResumeSft(const configs::Experiment& experiment,

@@ -4,6 +4,7 @@
 
 #include "configs/yaml.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/checkpoint_check.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/session.h"
 #include "orchestrator/loop/batcher.h"
@@ -34,6 +35,7 @@ absl::Status LoadStep(const run::RunPaths& paths, int64_t step, Session* session
         "checkpoint.every and checkpoint.keep for it",
         paths.root, step + 1, step);
   }
+  RETURN_IF_ERROR(CheckCheckpoint(checkpoints.Path(step), CheckpointUse::kState));
   return session->trainer->Load(checkpoints.Path(step));
 }
 

@@ -7,6 +7,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/algorithm.h"
+#include "orchestrator/commands/checkpoint_check.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/interrupt.h"
 #include "orchestrator/commands/machine.h"
@@ -37,7 +38,8 @@ absl::StatusOr<Ending> Train(const configs::Experiment& experiment, run::RunDire
   const LoopState before = state;
   SetMachine(&state);
   if (!checkpoint.empty()) {
-    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), checkpoint));
+    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), directory.checkpoints(),
+                                       before.step));
   }
   LoopParts parts;
   ASSIGN_OR_RETURN(parts.advantages, MakeAdvantages(experiment));
@@ -116,9 +118,7 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
   std::string checkpoint;
   if (latest) {
     checkpoint = directory->checkpoints().Path(*latest);
-    absl::StatusOr<LoopState> loaded = LoadLoopState(checkpoint);
-    if (!loaded.ok()) return UnusableCheckpoint(loaded.status(), checkpoint);
-    state = *std::move(loaded);
+    ASSIGN_OR_RETURN(state, ReadCheckpoint(directory->checkpoints(), *latest));
     if (state.step >= experiment.run.steps) {
       std::printf("%s: the run is complete (%lld steps)\n", path.c_str(),
                   static_cast<long long>(state.step));

@@ -10,6 +10,7 @@
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/algorithm.h"
+#include "orchestrator/commands/checkpoint_check.h"
 #include "orchestrator/commands/gpu.h"
 #include "orchestrator/commands/machine.h"
 #include "orchestrator/data/open_dataset.h"
@@ -416,6 +417,9 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
   const configs::Experiment& e = session->experiment;
   kernels::SetNumThreads(static_cast<int>(e.run.threads));
   ASSIGN_OR_RETURN(session->model_folder, ResolveModelPath(e, ModelFiles()));
+  if (e.model.initialize != "random") {
+    RETURN_IF_ERROR(CheckCheckpoint(session->model_folder, CheckpointUse::kModel));
+  }
   if (e.run.device != "cuda" && e.rollout.kv_dtype != "auto") {
     return Precondition("rollout.kv_dtype: {} is for a GPU, and there is none: set it to auto",
                         e.rollout.kv_dtype);

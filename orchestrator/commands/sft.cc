@@ -8,6 +8,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/commands/checkpoint_check.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/interrupt.h"
 #include "orchestrator/commands/machine.h"
@@ -220,7 +221,8 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
   }
   SetMachine(&state);
   if (!checkpoint.empty()) {
-    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), checkpoint));
+    RETURN_IF_ERROR(UnusableCheckpoint(session->trainer->Load(checkpoint), directory.checkpoints(),
+                                       state.step));
   }
   const int64_t steps =
       experiment.sft.steps > 0
@@ -272,16 +274,18 @@ absl::StatusOr<Ending> Sft(const RunArguments& arguments) {
 absl::StatusOr<Ending> ResumeSft(const configs::Experiment& experiment,
                                  run::RunDirectory& directory) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> latest, directory.checkpoints().Latest());
+  LoopState state;
+  if (latest) {
+    ASSIGN_OR_RETURN(state, ReadCheckpoint(directory.checkpoints(), *latest));
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, SupervisedSession(experiment));
   if (!latest) {
     RETURN_IF_ERROR(directory.TruncateAfter(-1));
     return TrainSupervised(experiment, directory, session.get(), {}, {});
   }
-  const std::string checkpoint = directory.checkpoints().Path(*latest);
-  const absl::StatusOr<LoopState> state = LoadLoopState(checkpoint);
-  if (!state.ok()) return UnusableCheckpoint(state.status(), checkpoint);
-  RETURN_IF_ERROR(directory.TruncateAfter(state->step));
-  return TrainSupervised(experiment, directory, session.get(), *state, checkpoint);
+  RETURN_IF_ERROR(directory.TruncateAfter(state.step));
+  return TrainSupervised(experiment, directory, session.get(), state,
+                         directory.checkpoints().Path(*latest));
 }
 
 }  // namespace orrery::commands

@@ -17,7 +17,7 @@ absl::Status SaveLoopState(const LoopState& state, const std::string& folder) {
       folder + kFile,
       fmt::format("{{\"step\": {}, \"data_position\": {}, \"next_episode_id\": {}, "
                   "\"next_group_id\": {}, \"data_fingerprint\": \"{}\", \"threads\": {}, "
-                  "\"simd\": \"{}\"}}\n",
+                  "\"simd\": \"{}\", \"has_checksums\": true}}\n",
                   state.step, state.data_position, state.next_episode_id, state.next_group_id,
                   state.data_fingerprint, state.threads, state.simd));
 }
@@ -51,6 +51,9 @@ absl::StatusOr<LoopState> LoadLoopState(const std::string& folder) {
   }
   const auto simd = json.FindMember("simd");
   if (simd != json.MemberEnd() && simd->value.IsString()) state.simd = simd->value.GetString();
+  const auto checksums = json.FindMember("has_checksums");
+  state.has_checksums =
+      checksums != json.MemberEnd() && checksums->value.IsBool() && checksums->value.GetBool();
   RETURN_IF_ERROR(status);
   return state;
 }

@@ -19,6 +19,8 @@ struct LoopState {
   // What it ran on: a resumed run is bitwise the same on the same kind of machine.
   int64_t threads = 0;
   std::string simd;  // instruction set of the kernels; empty: not recorded
+  // Its checkpoint has a manifest of checksums: every one that is written now.
+  bool has_checksums = true;
 
   bool operator==(const LoopState&) const = default;
 };

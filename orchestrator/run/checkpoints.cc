@@ -7,6 +7,7 @@
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
+#include "orchestrator/base/manifest.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::run {
@@ -87,13 +88,15 @@ absl::StatusOr<std::string> Checkpoints::Begin(int64_t step) {
   const std::string path = Hidden(kWriting, step);
   RETURN_IF_ERROR(RemoveTree(path));
   RETURN_IF_ERROR(MakeFolders(path));
+  RETURN_IF_ERROR(BeginManifest(path));
   return path;
 }
 
 absl::Status Checkpoints::Commit(int64_t step) {
   const std::string writing = Hidden(kWriting, step);
   const std::string old = Hidden(kOld, step);
-  absl::Status status = SyncTree(writing);
+  absl::Status status = FinishManifest(writing);
+  if (status.ok()) status = SyncTree(writing);
   const bool replaces = Exists(Path(step));
   if (status.ok() && replaces) status = Rename(Path(step), old);
   if (status.ok()) status = Rename(writing, Path(step));

@@ -1,8 +1,9 @@
 // The folder checkpoints/ of a run: each checkpoint is there entirely or not at all, whatever kills
 // the process or the machine, and the last good one is never touched by the making of the next.
 //
-//   path = Begin(20)    checkpoints/.writing-step-20, empty, for the trainer to fill
-//   Commit(20)          every file synced, then renamed to checkpoints/step-20
+//   path = Begin(20)    checkpoints/.writing-step-20, for the trainer to fill; its manifest is open
+//   Commit(20)          checksums.txt made (orchestrator/base/manifest.h), every file synced, then
+//                       the folder renamed to checkpoints/step-20
 //   Abort(20)           the half-made folder is removed
 //
 // Names that begin with '.' are unfinished business: .writing-step-N is being made, .old-step-N is

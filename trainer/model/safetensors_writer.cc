@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "orchestrator/base/check.h"
+#include "orchestrator/base/checksum.h"
+#include "orchestrator/base/manifest.h"
 #include "orchestrator/base/status.h"
 #include "trainer/model/json_writer.h"
 
@@ -19,11 +22,14 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kDataAlignment = 64;
 
-// A file under a temporary name, which Commit() syncs and renames and the destructor removes.
+// A file under a temporary name, which Commit() syncs and renames and the destructor removes. Where
+// the folder keeps a manifest, the checksum goes into it.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path)
-      : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())) {}
+      : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())) {
+    if (KeepsManifest(path_)) checksum_.emplace();
+  }
   ~TemporaryFile() {
     if (fd_ < 0) return;
     ::close(fd_);
@@ -55,12 +61,16 @@ class TemporaryFile {
     }
     ::close(fd_);
     fd_ = -1;
+    if (checksum_) {
+      RETURN_IF_ERROR(NoteChecksum(path_, checksum_->num_bytes(), checksum_->Value()));
+    }
     const std::string folder = fs::path(path_).parent_path().string();
     return SyncPath(folder.empty() ? "." : folder);
   }
 
  private:
   static constexpr size_t kBufferBytes = 1 << 20;
+  static constexpr size_t kStretchBytes = 16 << 20;
 
   absl::Status Flush() {
     absl::Status status = Write(buffer_);
@@ -68,20 +78,43 @@ class TemporaryFile {
     return status;
   }
 
+  // A portion is hashed right before it is written, so that it comes from memory once.
   absl::Status Write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const std::span<const std::byte> portion = bytes.first(std::min(bytes.size(), kBufferBytes));
+      if (checksum_) checksum_->Add(portion);
+      RETURN_IF_ERROR(WritePortion(portion));
+      bytes = bytes.subspan(portion.size());
+      StartDisk();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WritePortion(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return ErrnoStatus("cannot write", temporary_, errno);
       bytes = bytes.subspan(static_cast<size_t>(written));
+      written_ += written;
     }
     return absl::OkStatus();
+  }
+
+  // The disk works while the next bytes come, and Commit() waits for the rest alone. Where a file
+  // system cannot begin early, nothing is lost.
+  void StartDisk() {
+    if (written_ - started_ < static_cast<off_t>(kStretchBytes)) return;
+    (void)::sync_file_range(fd_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = written_;
   }
 
   std::string path_;
   std::string temporary_;
   int fd_ = -1;
+  off_t written_ = 0, started_ = 0;
   std::vector<std::byte> buffer_;
+  std::optional<Checksum> checksum_;
 };
 
 using Sources = std::vector<const TensorSource*>;

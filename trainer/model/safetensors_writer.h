@@ -1,7 +1,8 @@
 // Writing safetensors files and sharded Hugging Face checkpoints. Tensors are streamed: each source
 // hands over its bytes in pieces of any size when its turn comes, so a model is never in memory
 // twice. A file appears under its name only when it is complete and synced; an error leaves no
-// temporary file behind. One call, one thread.
+// temporary file behind. Where the folder has an open manifest (orchestrator/base/manifest.h) the
+// checksums go into it. One call, one thread.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,8 @@
 #include <csignal>
 
 #include "orchestrator/base/file.h"
+#include "orchestrator/base/manifest.h"
+#include "orchestrator/base/status.h"
 #include "tests/orchestrator/run/run_testing.h"
 
 namespace orrery::run {
@@ -33,6 +35,20 @@ TEST(Checkpoints, AreThereOnlyAfterCommit) {
   ASSERT_OK(checkpoints.Commit(20));
   EXPECT_THAT(Listed(checkpoints), ElementsAre(20));
   EXPECT_EQ(Get(checkpoints.Path(20) + "/model.safetensors"), "w");
+}
+
+TEST(Checkpoints, NameEveryFileWithItsChecksum) {
+  const TempFolder folder;
+  Checkpoints checkpoints(folder.path());
+  Make(checkpoints, 20);
+  ASSERT_OK_AND_ASSIGN(const auto manifest, ReadManifest(checkpoints.Path(20)));
+  ASSERT_TRUE(manifest.has_value());
+  ASSERT_EQ(manifest->size(), 2u);
+  EXPECT_EQ((*manifest)[0].name, "model.safetensors");
+  EXPECT_EQ((*manifest)[1].name, "optimizer/moments");
+  ASSERT_OK(CheckFiles(checkpoints.Path(20), *manifest));
+  Put(checkpoints.Path(20) + "/optimizer/moments", "n");
+  EXPECT_THAT(StatusText(CheckFiles(checkpoints.Path(20), *manifest)), HasSubstr("moments"));
 }
 
 TEST(Checkpoints, AbortLeavesNothing) {

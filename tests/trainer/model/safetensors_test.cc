@@ -1,5 +1,6 @@
 #include "trainer/model/safetensors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +9,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "orchestrator/base/file.h"
+#include "orchestrator/base/hash.h"
+#include "orchestrator/base/manifest.h"
 #include "orchestrator/base/status.h"
 #include "tests/trainer/model/temp_folder.h"
 #include "trainer/model/safetensors_writer.h"
@@ -286,6 +290,29 @@ TEST(SafetensorsWriter, ReplacesASingleFileAtomicallyAndLeavesItOnError) {
   EXPECT_EQ(Floats(*(*Checkpoint::Open(folder.path()))->Find("embedding"))[0], 99);
   EXPECT_EQ(WriteCheckpoint(folder.path(), model.sources, {.max_shard_bytes = 33}).code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// The checksum is computed on the way to the disk; here it is compared with what lies there.
+TEST(SafetensorsWriter, TellsAnOpenManifestTheChecksumsOfItsFiles) {
+  const TempFolder folder;
+  std::vector<std::byte> bytes(size_t{5} << 20);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(Mix64(i));
+  std::vector<TensorSource> sources;
+  for (const int64_t rows : {1, 3, 1000, 300'000, 1 << 20}) {  // through the buffer and past it
+    sources.push_back(FromBytes("t" + std::to_string(rows), FileDtype::kF32, {rows},
+                                std::span(bytes).first(static_cast<size_t>(4 * rows))));
+  }
+  ASSERT_TRUE(BeginManifest(folder.path()).ok());
+  ASSERT_TRUE(WriteCheckpoint(folder.path(), sources, {.max_shard_bytes = 2'000'000}).ok());
+  std::string notes = *ReadFile(folder / ".checksums");
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), '\n'), 2) << "the index is nobody's to note";
+  const absl::Status finished = FinishManifest(folder.path());
+  ASSERT_TRUE(finished.ok()) << finished;
+  const auto manifest = ReadManifest(folder.path());
+  ASSERT_TRUE(manifest.ok() && manifest->has_value()) << manifest.status();
+  EXPECT_EQ((*manifest)->size(), 3u);
+  const absl::Status sound = CheckFiles(folder.path(), **manifest);
+  EXPECT_TRUE(sound.ok()) << sound;
 }
 
 TEST(SafetensorsWriter, TwoTensorsOfOneNameAndUnwritableFoldersAreErrors) {
