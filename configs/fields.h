@@ -61,6 +61,8 @@ struct Field {
   std::string_view unit;
   Range range;                            // numbers, and the numbers of a list
   std::vector<std::string_view> choices;  // texts; empty: any
+  // What people write for a choice though its letters are far from it, or nearer to another.
+  std::map<std::string_view, std::string_view> synonyms;
   TextRule rule = TextRule::kAny;
 
   Field(std::string_view key, std::string_view meaning) : key(key), meaning(meaning) {}
@@ -70,6 +72,10 @@ struct Field {
   }
   Field&& In(Range allowed) && {
     range = allowed;
+    return std::move(*this);
+  }
+  Field&& Synonyms(std::map<std::string_view, std::string_view> words) && {
+    synonyms = std::move(words);
     return std::move(*this);
   }
   Field&& OneOf(std::vector<std::string_view> texts) && {
@@ -91,7 +97,8 @@ void ForEach(RunConfig& c, V& v) {
   v(c.steps, Field("steps", "rollout steps of the run").Unit("steps").In(kPositiveCount));
   v(c.threads, Field("threads", "CPU threads; 0: all cores").Unit("threads").In({0, 4096}));
   v(c.device, Field("device", "where the model samples and learns; auto: a GPU where there is one")
-                  .OneOf({"auto", "cpu", "cuda"}));
+                  .OneOf({"auto", "cpu", "cuda"})
+                  .Synonyms({{"gpu", "cuda"}, {"GPU", "cuda"}, {"cuda:0", "cuda"}}));
   v(c.numerics,
     Field("numerics",
           "exact: the trainer's log-probs are the sampler's, bit for bit, whatever else "

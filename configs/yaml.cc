@@ -165,7 +165,9 @@ void Reader::Read(const YamlNode& node, const std::string& path, const Field& fi
   if (!Take(ReadText(node), node, path, value)) return;
   const auto& choices = field.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
-    const std::string near = Nearest(value, choices);
+    const auto synonym = field.synonyms.find(value);
+    const std::string near =
+        synonym != field.synonyms.end() ? std::string(synonym->second) : Nearest(value, choices);
     Report(node, path,
            fmt::format("{} should be one of: {}{}", node.Describe(), JoinList(choices),
                        near.empty() ? "" : "; did you mean '" + near + "'?"));

@@ -93,6 +93,23 @@ void AddTraining(CLI::App& app, CommandLine& line) {
   eval->add_option("--samples", line.folder, "write every sample to NAME.jsonl.zst in this folder");
 }
 
+// A number above 0 and a unit, as bytes.
+CLI::Validator SizeInBytes() {
+  const auto change = [](std::string& text) -> std::string {
+    std::string bytes = text;
+    bool above_zero = false;
+    try {
+      const std::string error = CLI::AsSizeValue(/*kb_is_1000=*/true)(bytes);
+      above_zero = error.empty() && text.find('-') == std::string::npos && bytes != "0";
+    } catch (const CLI::ValidationError&) {  // said below, shorter
+    }
+    if (!above_zero) return fmt::format("'{}' is no size; one is 80GB, 75GiB or 80000000000", text);
+    text = bytes;
+    return "";
+  };
+  return CLI::Validator(change, "SIZE");
+}
+
 void AddPlan(CLI::App& app, CommandLine& line) {
   CLI::App* plan = Add(app, line, "plan", "the memory an experiment takes, before it runs", [&] {
     line.plan.run = line.run;
@@ -103,7 +120,7 @@ void AddPlan(CLI::App& app, CommandLine& line) {
   plan->add_option("--gpu", line.plan.gpu, "h200, b200 or rubin in place of the GPU at hand");
   plan->add_option("--device-memory", line.plan.device_memory,
                    "memory of the GPU in bytes, or with a unit (80GB, 80GiB)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+      ->transform(SizeInBytes());
 }
 
 void AddReading(CLI::App& app, CommandLine& line) {

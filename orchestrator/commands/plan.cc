@@ -40,9 +40,6 @@ absl::Status Plan(const PlanArguments& arguments) {
                    configs::LoadExperiment(arguments.run.file, arguments.run.overrides));
   RETURN_IF_ERROR(arguments.supervised ? configs::CheckForSft(experiment)
                                        : configs::CheckForTraining(experiment));
-  if (arguments.device_memory < 0) {
-    return InvalidInput("--device-memory {}: at least 0", arguments.device_memory);
-  }
   ASSIGN_OR_RETURN(const auto gpu, ChooseGpu(arguments, &experiment));
   SessionOptions options;
   options.supervised = arguments.supervised;

@@ -41,10 +41,18 @@ void PrintEval(const std::string& name, const EvalResult& r) {
 // The files that `score` reads: one, or all steps of a run.
 absl::StatusOr<std::vector<std::string>> SampleFiles(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return std::vector<std::string>{path};
-  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, run::SampleSteps(path));
+  if (!run::HoldsRun(path)) {
+    return NotFound("{} holds no run; name the folder of one, or a samples file (.jsonl.zst)",
+                    path);
+  }
+  const absl::StatusOr<std::vector<int64_t>> steps = run::SampleSteps(path);
+  if (!steps.ok() && !absl::IsNotFound(steps.status())) return steps.status();
+  if (!steps.ok() || steps->empty()) {
+    return NotFound(
+        "{}: the run has no samples: none of its steps ended, or output.samples is false", path);
+  }
   std::vector<std::string> files;
-  for (const int64_t step : steps) files.push_back(run::RunPaths(path).samples_of(step));
-  if (files.empty()) return NotFound("{}: the run has no recorded samples", path);
+  for (const int64_t step : *steps) files.push_back(run::RunPaths(path).samples_of(step));
   return files;
 }
 

@@ -159,6 +159,10 @@ TEST(ParseTest, EveryMistakeNamesPlaceValueAndFix) {
       {"model: {dtype: float16}",
        "f.yaml:1:16: model.dtype: 'float16' should be one of: float32, "
        "bfloat16; did you mean"},
+      {"run: {device: gpu}", "'gpu' should be one of: auto, cpu, cuda; did you mean 'cuda'?"},
+      {"run: {device: GPU}", "did you mean 'cuda'?"},
+      {"run: {device: cuda:0}", "did you mean 'cuda'?"},
+      {"run: {device: cpuu}", "did you mean 'cpu'?"},
       {"rewards: [{name: gsm8k_strikt}]", "f.yaml:1:18: rewards.0.name: 'gsm8k_strikt' should be"},
       {"run: {name: a/b}", "'a/b' should be a name of letters"},
       {"run: {name: ..}", "'..' should be a name"},

@@ -71,6 +71,23 @@ TEST_F(Commands, ScoreWithTheSameRewardChangesNothing) {
   EXPECT_THAT(recorded, AllOf(HasSubstr("mean 0.0000"), Not(HasSubstr("changed 0"))));
 }
 
+TEST_F(Commands, ScoreSaysWhereThereAreNoSamples) {
+  TempFolder folder;
+  const auto error = [&](const std::string& path) {
+    const Ended ended = Orrery({"score", path, experiment()});
+    EXPECT_EQ(ended.code, 2) << ended;
+    return ended.err;
+  };
+  EXPECT_THAT(
+      error(folder.path()),
+      HasSubstr(folder.path() + " holds no run; name the folder of one, or a samples file"));
+  EXPECT_THAT(error(folder / "absent"), HasSubstr(folder / "absent"));
+  fs::copy(run() + "/experiment.yaml", folder.path());
+  EXPECT_THAT(error(folder.path()), HasSubstr("the run has no samples"));
+  fs::create_directory(folder / "samples");
+  EXPECT_THAT(error(folder.path()), HasSubstr("the run has no samples"));
+}
+
 TEST(TopLogprobs, AreWrittenAndShownAndChangeNothing) {
   TempFolder folder;
   ASSERT_EQ(Orrery({"run", SmallExperiment(folder, "plain", 2)}).code, 0);

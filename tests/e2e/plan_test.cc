@@ -64,8 +64,13 @@ TEST(Plan, BadArguments) {
   EXPECT_EQ(Orrery({"plan"}).code, 2);
   EXPECT_EQ(Orrery({"plan", folder / "nothing.yaml"}).code, 2);
   EXPECT_EQ(Orrery({"plan", file, "--gpu", "abacus"}).code, 2);
-  EXPECT_EQ(Orrery({"plan", file, "--device-memory", "much"}).code, 2);
-  EXPECT_EQ(Orrery({"plan", file, "--device-memory", "-1"}).code, 2);
+  for (const char* size : {"much", "-1", "-5GB", "5XB", "0", "0GB", "", "99999999999EB"}) {
+    const Ended ended = Orrery({"plan", file, std::string("--device-memory=") + size});
+    EXPECT_EQ(ended.code, 2) << size << ended;
+    EXPECT_THAT(ended.err, HasSubstr("--device-memory"));
+    if (*size == 0) continue;
+    EXPECT_THAT(ended.err, HasSubstr("'" + std::string(size) + "' is no size; one is 80GB"));
+  }
   EXPECT_EQ(Orrery({"plan", file, "--set", "model.path=nowhere"}).code, 2);
 }
 
