@@ -132,20 +132,46 @@ std::vector<int64_t> ChosenSampleSteps(const std::string& directory, int64_t cou
   return steps;
 }
 
+double SubmittedAt(const LoadedRun& run, int64_t step) {
+  for (const StepMetrics& metrics : run.steps) {
+    if (metrics.step() != step) continue;
+    const double submitted = metrics.Get(metric::kSubmitted, 0);
+    return std::isfinite(submitted) ? submitted : 0;
+  }
+  return 0;
+}
+
+// Rollouts, then the newest file of each evaluation; where there are too many of these, of the
+// newest ones.
+std::vector<ShownSamples> ChosenSamples(const LoadedRun& run, int64_t index,
+                                        const ReportOptions& options) {
+  const RunPaths paths(run.directory);
+  std::vector<ShownSamples> chosen;
+  for (const int64_t step : ChosenSampleSteps(run.directory, options.sample_steps)) {
+    chosen.push_back({index, step, paths.samples_of(step), "", SubmittedAt(run, step)});
+  }
+  std::vector<ShownSamples> evals;
+  const auto newest = NewestEvalSamples(run.directory);
+  if (newest.ok()) {
+    for (const auto& [name, file] : *newest)
+      evals.push_back({index, file.step, file.path, name, 0});
+  }
+  std::stable_sort(evals.begin(), evals.end(),
+                   [](const auto& a, const auto& b) { return a.step > b.step; });
+  evals.resize(std::min(evals.size(), static_cast<size_t>(std::max<int64_t>(0, options.evals))));
+  chosen.insert(chosen.end(), evals.begin(), evals.end());
+  return chosen;
+}
+
 std::string SamplesJson(const std::vector<LoadedRun>& runs, const ReportOptions& options) {
   std::string out = "[";
   for (size_t r = 0; r < runs.size(); ++r) {
-    const std::vector<int64_t> chosen = ChosenSampleSteps(runs[r].directory, options.sample_steps);
-    for (const int64_t step : chosen) {
+    const auto chosen = ChosenSamples(runs[r], static_cast<int64_t>(r), options);
+    for (const ShownSamples& shown : chosen) {
       // Shares, so that the first step cannot use up what the last one needs.
-      int64_t budget = options.max_sample_bytes / static_cast<int64_t>(runs.size() * chosen.size());
-      double total = 0;
-      for (const StepMetrics& metrics : runs[r].steps) {
-        if (metrics.step() == step) total = metrics.Get(metric::kSubmitted, 0);
-      }
+      const auto shares = static_cast<int64_t>(runs.size() * chosen.size());
       if (out.back() != '[') out += ',';
-      out += SampleStepJson(runs[r].directory, static_cast<int64_t>(r), step,
-                            std::isfinite(total) ? total : 0, options, &budget);
+      out += SamplesFileJson(shown, options, options.max_sample_bytes / shares);
     }
   }
   return out + ']';

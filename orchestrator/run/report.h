@@ -20,6 +20,8 @@ struct ReportOptions {
   int64_t max_points = 1000;
   // Steps whose samples are shown: the first recorded one and the last of each run.
   int64_t sample_steps = 5;
+  // Evaluations whose newest samples are shown, of each run.
+  int64_t evals = 4;
   int64_t episodes_per_step = 128;
   int64_t max_segment_bytes = 32 << 10;
   int64_t max_sample_bytes = 12 << 20;  // of all samples together

@@ -212,23 +212,24 @@ std::string CurvesJson(const std::vector<StepMetrics>& steps, int64_t max_points
   return out + '}';
 }
 
-std::string SampleStepJson(const std::string& run_directory, int64_t run, int64_t step,
-                           double total, const ReportOptions& options, int64_t* budget) {
+std::string SamplesFileJson(const ShownSamples& shown, const ReportOptions& options,
+                            int64_t budget) {
   std::string episodes;
   int64_t count = 0;
-  const absl::Status status = ForEachEpisode(
-      RunPaths(run_directory).samples_of(step), [&](const RecordedEpisode& recorded) {
-        const std::string episode = EpisodeJson(recorded, count, options.max_segment_bytes);
-        *budget -= static_cast<int64_t>(episode.size());
-        if (count >= options.episodes_per_step || *budget < 0) return absl::CancelledError();
-        episodes += (count == 0 ? "" : ",") + episode;
-        ++count;
-        return absl::OkStatus();
-      });
-  const bool unreadable = !status.ok() && !absl::IsCancelled(status);
-  std::string out = fmt::format("{{\"run\":{},\"step\":{},\"total\":{:.0f},\"problem\":", run, step,
-                                std::max(total, static_cast<double>(count)));
-  AppendText(&out, unreadable ? StatusText(status) : "");
+  const absl::Status status = ForEachEpisode(shown.path, [&](const RecordedEpisode& recorded) {
+    const std::string episode = EpisodeJson(recorded, count, options.max_segment_bytes);
+    budget -= static_cast<int64_t>(episode.size());
+    if (count >= options.episodes_per_step || budget < 0) return absl::CancelledError();
+    episodes += (count == 0 ? "" : ",") + episode;
+    ++count;
+    return absl::OkStatus();
+  });
+  const bool more = absl::IsCancelled(status);
+  std::string out = fmt::format("{{\"run\":{},\"step\":{},\"eval\":", shown.run, shown.step);
+  AppendText(&out, shown.eval);
+  out += fmt::format(",\"total\":{:.0f},\"more\":{},\"problem\":",
+                     std::max(shown.total, static_cast<double>(count)), more);
+  AppendText(&out, status.ok() || more ? "" : StatusText(status));
   return out + ",\"episodes\":[" + episodes + "]}";
 }
 

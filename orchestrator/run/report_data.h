@@ -17,9 +17,18 @@ void AppendPictureNumber(std::string* out, double value);
 // where a point stands for several steps.
 std::string CurvesJson(const std::vector<StepMetrics>& steps, int64_t max_points);
 
-// {"run":R,"step":N,"total":T,"problem":"..","episodes":[..]}. `budget` is the number of bytes that
-// may still be spent, and is reduced.
-std::string SampleStepJson(const std::string& run_directory, int64_t run, int64_t step,
-                           double total, const ReportOptions& options, int64_t* budget);
+// A samples file to show.
+struct ShownSamples {
+  int64_t run = 0;
+  int64_t step = 0;
+  std::string path;
+  std::string eval;  // of this evaluation; empty: of the rollout
+  double total = 0;  // episodes that it holds, where known
+};
+
+// {"run":R,"step":N,"eval":"..","total":T,"more":true,"problem":"..","episodes":[..]}; "more":
+// episodes were left out. `budget` is the number of bytes that may be spent.
+std::string SamplesFileJson(const ShownSamples& shown, const ReportOptions& options,
+                            int64_t budget);
 
 }  // namespace orrery::run

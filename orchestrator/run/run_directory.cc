@@ -175,6 +175,18 @@ absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_director
   return steps;
 }
 
+absl::StatusOr<std::map<std::string, EvalSamples>> NewestEvalSamples(
+    const std::string& run_directory) {
+  ASSIGN_OR_RETURN(const std::vector<SamplesFile> files, SamplesFiles(RunPaths(run_directory)));
+  std::map<std::string, EvalSamples> newest;
+  for (const SamplesFile& file : files) {
+    if (!file.eval) continue;
+    EvalSamples& samples = newest[*file.eval];
+    if (samples.path.empty() || file.step > samples.step) samples = {file.step, file.path};
+  }
+  return newest;
+}
+
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Create(
     const std::string& directory, std::string_view experiment_yaml) {
   const RunPaths paths(directory);

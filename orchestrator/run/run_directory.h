@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -91,5 +92,13 @@ absl::Status CheckHoldsNoRun(const std::string& directory);
 // Steps that have a samples file, ascending; of an evaluation where one is named.
 absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory,
                                                  std::optional<std::string_view> eval = {});
+
+struct EvalSamples {
+  int64_t step = 0;
+  std::string path;
+};
+// The newest samples file of each evaluation that has one, by the evaluation's name.
+absl::StatusOr<std::map<std::string, EvalSamples>> NewestEvalSamples(
+    const std::string& run_directory);
 
 }  // namespace orrery::run

@@ -13,10 +13,13 @@ function option(value, text) {
 function fillSteps() {
   const run = Number(byId("f-run").value);
   byId("f-step").replaceChildren();
+  let newest = null;
   data.samples.forEach((step, i) => {
-    if (step.run === run) byId("f-step").append(option(i, String(step.step)));
+    if (step.run !== run) return;
+    byId("f-step").append(option(i, step.eval === "" ? String(step.step) : step.eval + " at " + step.step));
+    if (newest === null || step.eval === "") newest = i;
   });
-  if (byId("f-step").lastChild) byId("f-step").value = byId("f-step").lastChild.value;
+  if (newest !== null) byId("f-step").value = newest;
 }
 
 function textOf(segment) { return segment.pieces ? segment.pieces.join("") : segment.text; }
@@ -47,7 +50,8 @@ function showList() {
   });
   const total = step ? step.total : 0;
   byId("f-count").textContent = visible.length + " shown of " + (step ? step.episodes.length : 0) +
-    (step && total > step.episodes.length ? " in this page; the step has " + total : "") +
+    (step && total > step.episodes.length ? " in this page; the step has " + total :
+      step && step.more ? " in this page; the file has more" : "") +
     (step && step.problem ? " · " + step.problem : "");
   choose(0);
 }
@@ -98,12 +102,13 @@ function choose(i) {
   }
   const facts = make("div", "facts");
   fact(facts, "reward", format(episode.reward));
-  fact(facts, "advantage", format(episode.advantage));
+  const evaluated = chosenStep().eval !== "";
+  if (!evaluated) fact(facts, "advantage", format(episode.advantage));
   fact(facts, "why", episode.why);
   fact(facts, "answer", episode.answer);
   if (episode.parts.length > 1) fact(facts, "parts", episode.parts.map(([n, v]) => n + " " + format(v)).join(", "));
   fact(facts, "finish", episode.finish);
-  fact(facts, "status", episode.status + (episode.trained ? "" : ", not trained"));
+  fact(facts, "status", episode.status + (episode.trained || evaluated ? "" : ", not trained"));
   fact(facts, "turns", episode.turns > 1 ? episode.turns : "");
   fact(facts, "prompt", episode.prompt);
   fact(facts, "group", episode.group + " · " + episode.index);

@@ -171,6 +171,44 @@ TEST(Report, SamplesAreBounded) {
   EXPECT_THAT(data["samples"][3]["problem"].GetString(), HasSubstr("damaged"));
 }
 
+// Moves the samples of a step under the name of an evaluation's.
+void MakeEvalSamples(const std::string& run, int64_t step, const std::string& eval, uint64_t seed) {
+  ASSERT_OK(WriteSamples(run, step, MadeUpGroups(seed), TestPieces));
+  fs::rename(RunPaths(run).samples_of(step), RunPaths(run).eval_samples_of(step, eval));
+}
+
+TEST(Report, ShowsTheNewestSamplesOfEachEvaluation) {
+  const TempFolder folder;
+  const std::string run = folder / "one";
+  MakeRun(run, 2, 1);
+  MakeEvalSamples(run, 100, "greedy", 1);
+  MakeEvalSamples(run, 20, "greedy", 2);
+  MakeEvalSamples(run, 0, kAttack, 3);
+  for (const char* name : {"a", "b", "c"}) MakeEvalSamples(run, 40, name, 4);
+  MakeEvalSamples(run, 50, "broken", 5);
+  Put(RunPaths(run).eval_samples_of(50, "broken"), "damaged");
+  const auto evals = [&](const ReportOptions& options) {
+    std::vector<std::string> found;
+    const absl::StatusOr<std::string> page = MakeReport({run}, options);
+    EXPECT_TRUE(page.ok()) << page.status();
+    const absl::StatusOr<rapidjson::Document> data = ParseJsonLine(DataOf(*page));
+    EXPECT_TRUE(data.ok()) << data.status();
+    for (const auto& shown : (*data)["samples"].GetArray()) {
+      const std::string name = shown["eval"].GetString();
+      if (name.empty()) continue;
+      found.push_back(
+          fmt::format("{} {} {}", name, shown["step"].GetString(), shown["episodes"].Size()));
+      EXPECT_EQ(shown["more"].GetBool(), options.episodes_per_step < 30 && name != "broken");
+    }
+    return found;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(evals({}), ElementsAre("greedy 100 30", "broken 50 0", "a 40 30", "b 40 30"));
+  EXPECT_THAT(evals({.evals = 1, .episodes_per_step = 7}), ElementsAre("greedy 100 7"));
+  EXPECT_THAT(evals({.evals = 9}), testing::Contains(SafeFileName(kAttack) + " 0 30"));
+  EXPECT_THAT(evals({.evals = 0}), testing::IsEmpty());
+}
+
 TEST(Report, PiecesInsideACharacterAreShownWhole) {
   const TempFolder folder;
   fs::create_directories(folder / "samples");
@@ -186,8 +224,8 @@ TEST(Report, PiecesInsideACharacterAreShownWhole) {
     return out;
   };
   ASSERT_OK(WriteSamples(folder.path(), 1, groups, pieces));
-  int64_t budget = 1 << 20;
-  const std::string json = SampleStepJson(folder.path(), 0, 1, 0, {}, &budget);
+  const std::string json =
+      SamplesFileJson({.step = 1, .path = RunPaths(folder.path()).samples_of(1)}, {}, 1 << 20);
   EXPECT_THAT(
       json,
       HasSubstr("\"pieces\":[\"\xef\xbf\xbd\",\"\",\"\",\"\xf0\x9f\x98\x80z\",\"\xef\xbf\xbd\"]"));
@@ -233,10 +271,12 @@ TEST(Report, ABrowserDrawsItAndRunsNothingOfTheSamples) {
   const TempFolder folder;
   MakeRun(folder / "one", 60, 1);
   MakeRun(folder / "two", 3000, 2);
+  MakeEvalSamples(folder / "one", 60, "greedy", 3);
   ASSERT_OK(WriteReport({folder / "one"}, folder / "one.html"));
   const std::string one = DomOf(browser, folder / "one.html", folder);
   EXPECT_THAT(one, HasSubstr("data-ready=\"16 charts, 30 samples\""));
   EXPECT_THAT(one, HasSubstr("<title>one</title>"));
+  EXPECT_THAT(one, HasSubstr("greedy at 60</option>"));
   EXPECT_THAT(one, Not(HasSubstr("<img")));
   EXPECT_THAT(one, HasSubstr("class=\"segment policy\""));
   ASSERT_OK(WriteReport({folder / "one", folder / "two"}, folder / "both.html"));
