@@ -6,6 +6,8 @@
 
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/gpu.h"
+#include "orchestrator/loop/evaluation.h"
+#include "orchestrator/types.h"
 #include "rollout/kv_cache.h"
 #include "trainer/model/weight_store.h"
 
@@ -31,7 +33,28 @@ plan::Offload ToOffload(const std::string& name) {
   return name == "never" ? plan::Offload::kNever : plan::Offload::kAuto;
 }
 
-// The CPU computes: activations are not counted.
+// Products of large settings stay numbers.
+constexpr double kMostBytes = 1e15;
+// An episode without its tokens: texts, outcome, the row it answers.
+constexpr double kEpisodeBytes = 2048;
+
+int64_t EpisodesBytes(double episodes, int64_t tokens, int64_t token_bytes) {
+  const double bytes =
+      episodes * (static_cast<double>(tokens) * static_cast<double>(token_bytes) + kEpisodeBytes);
+  return static_cast<int64_t>(std::min(kMostBytes, bytes));
+}
+
+// Id, log-prob and version of a sampled token (types.h, Segment), what was likely, and its experts.
+int64_t SampledTokenBytes(const MemoryQuestion& q) {
+  const configs::Experiment& e = q.experiment;
+  int64_t bytes = sizeof(int32_t) + sizeof(float) + sizeof(PolicyVersion) +
+                  e.rollout.top_logprobs * static_cast<int64_t>(sizeof(TokenLogprob));
+  if (e.trainer.routing_replay == "rollout") {
+    bytes += q.spec.num_moe_layers() * q.spec.experts_per_token * q.spec.expert_id_bytes();
+  }
+  return bytes;
+}
+
 plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
   const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
@@ -43,6 +66,7 @@ plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
     needs.host.push_back({"master weights, float32", 4 * n});
     needs.host.push_back({"moments of AdamW, float32", 8 * n});
   }
+  needs.samples = NeedsOfSamples(q);
   needs.kv = NeedsOfKv(q, rollout::KvCache::BlockBytes(q.spec));
   // Left open, the cache is content with a quarter of the machine.
   if (!needs.kv.fixed) {
@@ -56,6 +80,7 @@ void AddHostsPart(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
   const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
   needs->host = {{"program and libraries", kProgramBytes}, {"weights, for checkpoints", n * size}};
+  needs->samples = NeedsOfSamples(q);
   if (q.for_training) {
     needs->saving = {{"master weights and moments, while saving", 12 * n}};
   }
@@ -80,6 +105,31 @@ kernels::DType ToDType(const configs::ModelConfig& config) {
 
 bool HasReference(const MemoryQuestion& q) {
   return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
+}
+
+std::vector<plan::Item> NeedsOfSamples(const MemoryQuestion& q) {
+  const configs::Experiment& e = q.experiment;
+  std::vector<plan::Item> items;
+  if (q.for_training && !q.supervised) {
+    // Those of a step are written while the next one's are made. With dynamic sampling the groups
+    // without a signal stay as well: as many again, as a guess.
+    const double episodes = static_cast<double>(e.rollout.prompts_per_step) *
+                            static_cast<double>(e.rollout.samples_per_prompt) *
+                            (e.algorithm.dynamic_sampling ? 2 : 1);
+    items.push_back({"samples of two steps, made and written",
+                     EpisodesBytes(2 * episodes, SampledTokens(q), SampledTokenBytes(q))});
+  }
+  // One portion is made, one written, one waits (Background); of one evaluation after another.
+  int64_t portion = 0;
+  for (const configs::EvalConfig& eval : e.evals) {
+    const int64_t prompts =
+        eval.data.limit > 0 ? std::min(eval.data.limit, kPromptsAtOnce) : kPromptsAtOnce;
+    const int64_t most = std::max(e.sampling.max_new_tokens, eval.max_new_tokens);
+    portion = std::max(portion, EpisodesBytes(static_cast<double>(prompts * eval.samples),
+                                              TokensWith(q, e.MaxTurns() * (most + 32)), 16));
+  }
+  if (portion > 0) items.push_back({"samples of an evaluation, made and written", 3 * portion});
+  return items;
 }
 
 int64_t SequenceTokens(const MemoryQuestion& q) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "configs/experiment.h"
@@ -30,6 +31,8 @@ kernels::DType ToDType(const configs::ModelConfig& config);
 bool HasReference(const MemoryQuestion& question);
 // Tokens of the longest sequence, prompt and responses.
 int64_t SequenceTokens(const MemoryQuestion& question);
+// Samples that are held at once: of rollouts and of evaluations.
+std::vector<plan::Item> NeedsOfSamples(const MemoryQuestion& question);
 // How many blocks of keys and values the engine would have.
 plan::KvNeeds NeedsOfKv(const MemoryQuestion& question, int64_t block_bytes);
 

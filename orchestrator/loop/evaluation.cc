@@ -11,7 +11,6 @@ namespace orrery {
 namespace {
 
 constexpr uint64_t kEvalStream = 0x6576616c;  // keeps evaluation's seeds apart from training's
-constexpr int64_t kPromptsAtOnce = 512;
 
 EpisodeGroup MakeGroup(const EvalTask& task, int64_t row) {
   EpisodeGroup group;

@@ -14,6 +14,9 @@
 
 namespace orrery {
 
+// An evaluation asks so many prompts, then hands over their groups, and so on.
+inline constexpr int64_t kPromptsAtOnce = 512;
+
 struct EvalTask {
   std::string name;
   int64_t every = 0;    // steps; 0: before the first and after the last only

@@ -35,7 +35,8 @@ int64_t BlocksWithin(const MemoryNeeds& needs, const MemoryLimits& limits, int64
 int64_t KvRoom(const MemoryPlan& plan) {
   const MemoryNeeds& needs = plan.needs;
   if (!plan.on_gpu()) {
-    return plan.limits.host_bytes - Sum(needs.host) - Sum(needs.saving) - SwapBytes(needs);
+    return plan.limits.host_bytes - Sum(needs.host) - Sum(needs.samples) - Sum(needs.saving) -
+           SwapBytes(needs);
   }
   const int64_t fixed = Sum(needs.gpu) + Sum(plan.offloaded ? needs.staging : needs.optimizer);
   const int64_t room = plan.limits.gpu_bytes - plan.limits.gpu_spare_bytes - fixed;
@@ -84,6 +85,7 @@ std::vector<Item> GpuItems(const MemoryPlan& plan) {
 
 std::vector<Item> HostItems(const MemoryPlan& plan) {
   std::vector<Item> items = plan.needs.host;
+  Append(plan.needs.samples, &items);
   Append(plan.offloaded ? plan.needs.optimizer : plan.needs.saving, &items);
   if (!plan.on_gpu()) items.push_back(KvItem(plan));
   if (plan.needs.kv.swap > 0) {
@@ -134,6 +136,9 @@ std::string Fix(const MemoryPlan& plan) {
     add("set trainer.optimizer_offload: auto");
   }
   if (needs.kv.swap > 0 && !plan.fits_host()) add("lower rollout.swap_tokens");
+  if (Sum(needs.samples) > plan.limits.host_bytes / 10 && !plan.fits_host()) {
+    add("lower rollout.prompts_per_step or sampling.max_new_tokens");
+  }
   if (needs.kv.fixed) add("lower rollout.kv_tokens");
   add("lower rollout.max_running or rollout.prefill_chunk_tokens");
   add("use a smaller model or model.dtype: bfloat16");
@@ -168,7 +173,7 @@ int64_t MemoryPlan::gpu_bytes() const {
 }
 
 int64_t MemoryPlan::host_bytes() const {
-  return Sum(needs.host) + Sum(offloaded ? needs.optimizer : needs.saving) +
+  return Sum(needs.host) + Sum(needs.samples) + Sum(offloaded ? needs.optimizer : needs.saving) +
          (on_gpu() ? 0 : kv_bytes()) + SwapBytes(needs);
 }
 

@@ -58,6 +58,37 @@ TEST(Plan, SwapTakesOfTheHost) {
   EXPECT_THAT(refused.err, HasSubstr("lower rollout.swap_tokens"));
 }
 
+// A step's samples are written while the next step's are made.
+TEST(Plan, CountsTheSamplesOfTwoSteps) {
+  const TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 2);
+  const auto megabytes = [&](const Words& settings, const std::string& part) {
+    Words words = {"plan", file, "--set", "run.device=cpu"};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    const Ended ended = Orrery(words);
+    EXPECT_EQ(ended.code, 0) << ended;
+    std::smatch found;
+    const std::regex line(part + " +([0-9.]+) MB\n");
+    EXPECT_TRUE(std::regex_search(ended.out, found, line)) << ended;
+    return found.empty() ? 0 : std::stod(found[1]);
+  };
+  const std::string samples = "samples of two steps, made and written";
+  const double once = megabytes({"rollout.prompts_per_step=1000"}, samples);
+  // 2 x 1000 x 4 episodes of at least 26 + 32 tokens of 16 bytes, and their texts.
+  EXPECT_GE(once, 8000 * (58 * 16 + 1000) / 1e6);
+  EXPECT_LE(once, 8000 * (58 * 16 + 4000) / 1e6);
+  EXPECT_NEAR(megabytes({"rollout.prompts_per_step=2000"}, samples), 2 * once, 0.2);
+  EXPECT_NEAR(
+      megabytes({"rollout.prompts_per_step=1000", "algorithm.dynamic_sampling=true"}, samples),
+      2 * once, 0.2);
+  EXPECT_GE(megabytes({"rollout.prompts_per_step=1000", "rollout.top_logprobs=20"}, samples),
+            once + 8000 * 58 * 160 / 1e6 - 0.1);
+  const std::string of_evals = "samples of an evaluation, made and written";
+  const double eval = megabytes({}, of_evals);
+  EXPECT_NEAR(megabytes({"evals.0.samples=100", "evals.0.temperature=1"}, of_evals), 100 * eval,
+              5.1);
+}
+
 TEST(Plan, BadArguments) {
   const TempFolder folder;
   const std::string file = SmallExperiment(folder, "a", 2);

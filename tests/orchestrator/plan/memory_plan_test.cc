@@ -52,6 +52,24 @@ TEST(MemoryPlanTest, ThenASmallerCache) {
   EXPECT_EQ(plan.gpu_bytes(), 117 * kGb);
 }
 
+TEST(MemoryPlanTest, SamplesAreTheHosts) {
+  MemoryNeeds needs = Needs();
+  needs.samples = {{"samples", 50 * kGb}};
+  MemoryLimits limits = Limits(146);
+  limits.host_bytes = 70 * kGb;
+  EXPECT_EQ(Decide(needs, limits).host_bytes(), 70 * kGb);
+  EXPECT_TRUE(CheckFits(Decide(needs, limits)).ok());
+  EXPECT_THAT(PlanText(Decide(needs, limits)), HasSubstr("samples"));
+  --limits.host_bytes;
+  EXPECT_THAT(std::string(CheckFits(Decide(needs, limits)).message()),
+              HasSubstr("lower rollout.prompts_per_step"));
+  // On the host alone the cache has what they leave.
+  needs = {.host = {{"weights", 20 * kGb}}, .samples = needs.samples, .kv = needs.kv};
+  const MemoryPlan alone = Decide(needs, {.host_bytes = 80 * kGb});
+  EXPECT_EQ(alone.kv_blocks, 100);
+  EXPECT_EQ(alone.host_bytes(), 80 * kGb);
+}
+
 // 25 of activations do not fit beside 90: only the host's memory helps. All of the cache fits then.
 TEST(MemoryPlanTest, ThenTheHost) {
   const MemoryPlan plan = Decide(Needs(), Limits(115));
