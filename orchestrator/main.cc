@@ -52,7 +52,7 @@ struct CommandLine {
   commands::PlanArguments plan;
   commands::BenchArguments bench;
   commands::ShapeBenchArguments shape_bench;
-  std::string path, folder, model, text, checkpoint, html, dtype = "auto", tokenizer, finish;
+  std::string path, folder, model, text, checkpoint, html, svg, dtype = "auto", tokenizer, finish;
   std::vector<std::string> paths, metrics;
   bool explain = false, decode = false, rollout = false;
   int64_t vocab_size = 512, step = 0;
@@ -124,11 +124,13 @@ void AddPlan(CLI::App& app, CommandLine& line) {
 }
 
 void AddReading(CLI::App& app, CommandLine& line) {
-  CLI::App* plot = Add(app, line, "plot", "curves of one or several runs",
-                       [&] { return Done(commands::Plot(line.paths, line.metrics, line.html)); });
+  CLI::App* plot = Add(app, line, "plot", "curves of one or several runs", [&] {
+    return Done(commands::Plot(line.paths, line.metrics, line.html, line.svg));
+  });
   plot->add_option("DIR", line.paths, "run directories")->required();
   plot->add_option("--metric", line.metrics, "names of metrics");
-  plot->add_option("--html", line.html, "write a page to this file instead");
+  CLI::Option* html = plot->add_option("--html", line.html, "write a page to this file instead");
+  plot->add_option("--svg", line.svg, "draw a picture to this file instead")->excludes(html);
   CLI::App* inspect =
       Add(app, line, "inspect", "recorded samples", [&]() -> absl::StatusOr<Ending> {
         if (!line.finish.empty()) {

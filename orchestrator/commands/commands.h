@@ -42,7 +42,8 @@ absl::Status Plan(const PlanArguments& arguments);
 
 absl::Status PrintConfig(const RunArguments& arguments, bool explain);
 absl::Status Plot(const std::vector<std::string>& directories,
-                  const std::vector<std::string>& metrics, const std::string& html);
+                  const std::vector<std::string>& metrics, const std::string& html,
+                  const std::string& svg);
 absl::Status Inspect(const std::string& path, const run::SampleFilter& filter);
 // Re-grades a samples file (or all of a run) with the rewards of an experiment.
 absl::Status Score(const std::string& path, const RunArguments& arguments);

@@ -103,7 +103,8 @@ absl::Status Eval(const EvalArguments& arguments) {
 }
 
 absl::Status Plot(const std::vector<std::string>& directories,
-                  const std::vector<std::string>& metrics, const std::string& html) {
+                  const std::vector<std::string>& metrics, const std::string& html,
+                  const std::string& svg) {
   if (!html.empty()) {
     RETURN_IF_ERROR(run::WriteReport(directories, html));
     std::printf("%s\n", html.c_str());
@@ -111,6 +112,11 @@ absl::Status Plot(const std::vector<std::string>& directories,
   }
   run::PlotOptions options;
   options.metrics = metrics;
+  if (!svg.empty()) {
+    RETURN_IF_ERROR(run::WriteSvg(directories, options, svg));
+    std::printf("%s\n", svg.c_str());
+    return absl::OkStatus();
+  }
   return run::PlotRuns(directories, options, stdout);
 }
 

@@ -15,6 +15,8 @@ struct Series {
   std::string name;
   std::vector<double> x;  // ascending
   std::vector<double> y;  // as long as x; what is not finite is a gap
+  // An interval around y for who can draw it, as long as x; empty: none.
+  std::vector<double> low = {}, high = {};
 };
 
 struct ChartStyle {

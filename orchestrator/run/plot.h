@@ -1,4 +1,5 @@
-// `orrery plot DIR...`: the curves of one or several runs, overlaid, in the terminal.
+// `orrery plot DIR...`: the curves of one or several runs, overlaid, in the terminal or as a
+// picture.
 #pragma once
 
 #include <cstdio>
@@ -20,5 +21,9 @@ struct PlotOptions {
 // A metric that no run has is an error that names those that are close.
 absl::Status PlotRuns(const std::vector<std::string>& run_directories, const PlotOptions& options,
                       std::FILE* out);
+
+// The same as an SVG picture.
+absl::Status WriteSvg(const std::vector<std::string>& run_directories, const PlotOptions& options,
+                      const std::string& path);
 
 }  // namespace orrery::run

@@ -54,6 +54,10 @@ TEST_F(Commands, Plot) {
   const std::string page = *folder_ / "page.html";
   Output({"plot", run(), "--html", page});
   EXPECT_THAT(Get(page), HasSubstr("</html>"));
+  const std::string picture = *folder_ / "picture.svg";
+  Output({"plot", run(), run(), "--metric", "train/grad_norm", "--svg", picture});
+  EXPECT_THAT(Get(picture), AllOf(HasSubstr(">train/grad_norm</text>"), HasSubstr("</svg>")));
+  EXPECT_EQ(Orrery({"plot", run(), "--svg", picture, "--html", page}).code, 2);
   const Ended unknown = Orrery({"plot", run(), "--metric", "train/grad_nrm"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("train/grad_norm"));
