@@ -120,8 +120,9 @@ absl::StatusOr<Ending> Resume(const std::string& path) {
     checkpoint = directory->checkpoints().Path(*latest);
     ASSIGN_OR_RETURN(state, ReadCheckpoint(directory->checkpoints(), *latest));
     if (state.step >= experiment.run.steps) {
-      std::printf("%s: the run is complete (%lld steps)\n", path.c_str(),
-                  static_cast<long long>(state.step));
+      std::printf("%s: the run is complete (%lld steps); for more, raise run.steps in %s\n",
+                  path.c_str(), static_cast<long long>(state.step),
+                  directory->paths().experiment().c_str());
       return Ending::kDone;
     }
     RETURN_IF_ERROR(directory->TruncateAfter(state.step));

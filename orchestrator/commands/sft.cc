@@ -232,8 +232,10 @@ absl::StatusOr<Ending> TrainSupervised(const configs::Experiment& experiment,
                                                    static_cast<double>(session->dataset->size())) /
                                   experiment.sft.batch_size);
   if (state.step >= steps) {
-    std::printf("%s: the run is complete (%lld steps)\n", directory.paths().root.c_str(),
-                static_cast<long long>(state.step));
+    std::printf(
+        "%s: the run is complete (%lld steps); for more, raise sft.steps or sft.epochs in %s\n",
+        directory.paths().root.c_str(), static_cast<long long>(state.step),
+        directory.paths().experiment().c_str());
     return Ending::kDone;
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Outputs> outputs,
