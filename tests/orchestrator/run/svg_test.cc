@@ -35,15 +35,21 @@ struct Point {
   double x, y;
 };
 
-// Of all curves.
+// Of all curves. Not by one regular expression: those of the library recurse for every character.
 std::vector<Point> CurvePoints(const std::string& svg) {
   std::vector<Point> points;
-  static const std::regex kLine("<polyline [^>]*points=\"([^\"]*)\"");
-  static const std::regex kPoint("(-?[0-9.]+),(-?[0-9.]+)");
-  for (const std::smatch& line : Matches(svg, kLine)) {
-    const std::string list = line[1];
-    for (const std::smatch& p : Matches(list, kPoint)) {
-      points.push_back({std::stod(p[1]), std::stod(p[2])});
+  const std::string open = " points=\"";
+  for (size_t at = svg.find(open); at != std::string::npos; at = svg.find(open, at)) {
+    at += open.size();
+    const size_t end = svg.find('"', at);
+    while (at < end) {
+      Point p;
+      size_t x_size = 0, y_size = 0;
+      p.x = std::stod(svg.substr(at, 30), &x_size);
+      EXPECT_EQ(svg[at + x_size], ',');
+      p.y = std::stod(svg.substr(at + x_size + 1, 30), &y_size);
+      points.push_back(p);
+      at += x_size + 1 + y_size + 1;
     }
   }
   return points;
@@ -58,20 +64,23 @@ double Height(const std::string& svg) {
 // Every tag is closed, in order; what a reader of XML refuses first.
 void ExpectWellFormed(const std::string& svg) {
   std::vector<std::string> open;
-  static const std::regex kTag("<(/?)([a-z]+)([^<>]*?)(/?)>");
-  size_t tags = 0;
-  for (const std::smatch& tag : Matches(svg, kTag)) {
-    ++tags;
-    if (tag[1] == "/") {
+  for (size_t begin = svg.find('<'); begin != std::string::npos; begin = svg.find('<', begin + 1)) {
+    const size_t end = svg.find_first_of("<>", begin + 1);
+    ASSERT_NE(end, std::string::npos);
+    ASSERT_EQ(svg[end], '>');
+    const std::string tag = svg.substr(begin + 1, end - begin - 1);
+    const bool closes = tag[0] == '/';
+    const std::string name =
+        tag.substr(closes ? 1 : 0, tag.find_first_of(" /", 1) - (closes ? 1 : 0));
+    if (closes) {
       ASSERT_FALSE(open.empty());
-      EXPECT_EQ(open.back(), tag[2]);
+      EXPECT_EQ(open.back(), name);
       open.pop_back();
-    } else if (tag[4] != "/") {
-      open.push_back(tag[2]);
+    } else if (tag.back() != '/') {
+      open.push_back(name);
     }
   }
   EXPECT_TRUE(open.empty());
-  EXPECT_EQ(static_cast<size_t>(std::count(svg.begin(), svg.end(), '<')), tags);
   EXPECT_TRUE(Matches(svg, std::regex("&(?!lt;|gt;|amp;)")).empty());
 }
 
@@ -141,7 +150,7 @@ TEST(Svg, AnyNumbersMakeAPicture) {
     const std::string svg = DrawSvg({{"x", {series, series}}});
     ExpectWellFormed(svg);
     EXPECT_LT(svg.size(), 20'000u);
-    EXPECT_TRUE(Matches(svg, std::regex("=\"[^\"]*(nan|inf)")).empty()) << svg;
+    EXPECT_TRUE(Matches(svg, std::regex("nan|inf")).empty()) << svg;
     for (const Point& p : CurvePoints(svg)) {
       EXPECT_GE(p.y, 27.9);
       EXPECT_LE(p.y, 228.1);
