@@ -63,8 +63,13 @@ absl::StatusOr<std::string> ResolveModelPath(const configs::Experiment& e,
                                              const std::vector<std::string>& patterns) {
   absl::StatusOr<std::string> folder = Resolve(e.model.path, hub::Kind::kModel, patterns);
   const absl::Status status = folder.ok() ? CheckIsNoRun(*folder) : folder.status();
-  if (!status.ok()) return Annotate(status, "model.path");
-  return folder;
+  if (status.ok()) return folder;
+  const std::string where = e.Where("model.path");
+  const bool relative = absl::IsNotFound(status) && !e.model.path.starts_with("hf:") &&
+                        !e.model.path.starts_with('/');
+  if (!relative) return Annotate(status, where);
+  return NotFound("{}: {}; it was looked for {}in the working directory", where, StatusText(status),
+                  where.starts_with("--") ? "" : "beside the YAML file and ");
 }
 
 // REQUIRES: the device is resolved.

@@ -75,6 +75,7 @@ absl::Status Eval(const EvalArguments& arguments) {
                    configs::LoadExperiment(arguments.run.file, arguments.run.overrides));
   if (!arguments.checkpoint.empty()) {
     experiment.model.path = arguments.checkpoint;
+    experiment.places.by_key["model.path"] = "--checkpoint " + arguments.checkpoint;
     experiment.model.initialize = "checkpoint";
   }
   if (experiment.evals.empty()) {

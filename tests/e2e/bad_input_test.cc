@@ -129,6 +129,14 @@ TEST_F(BadInput, YamlNamesFileLineAndColumn) {
 TEST_F(BadInput, ModelFolders) {
   Refused({"model.path=" + folder_ / "absent"},
           "model.path: '" + folder_ / "absent': no such file");
+  Refused({"model.path=absent"},
+          "no such file or folder; it was looked for in the working directory");
+  Put(folder_ / "relative.yaml",
+      "model: {path: absent}\ndata: {source: story_math}\nrewards: [{name: gsm8k_strict}]\n");
+  ExpectRefused({"run", folder_ / "relative.yaml"},
+                folder_ /
+                    "relative.yaml:1:15: model.path: 'absent': no such file or folder; it was "
+                    "looked for beside the YAML file and in the working directory");
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
     fs::remove(Model() + "/" + name);
     RefusedModel(name == std::string("model.safetensors") ? "safetensors" : name);
