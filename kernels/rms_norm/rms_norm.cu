@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/values.cuh"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rms_norm/rms_norm_rows.cuh"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -68,8 +69,7 @@ __device__ __forceinline__ void LoadSum(const NormParams<T>& p, int64_t t, int64
   } else {
     Unpack<T>(LoadUpTo(p.delta.Row(t) + i, p.d - i, p.aligned), delta);
   }
-#pragma unroll
-  for (int e = 0; e < kN; ++e) x[e] = RoundTo<T>(x[e] + delta[e]);
+  AddDelta<T>(delta, x);
 }
 
 __device__ __forceinline__ float BlockSum(float x) {
@@ -101,20 +101,14 @@ __global__ void __launch_bounds__(kMaxThreads) AddRmsNormKernel(NormParams<T> p)
       if (i >= p.d) continue;
       LoadSum(p, t, i, x[v]);
       if (p.write_sum) StoreUpTo(Pack<T>(x[v]), p.sum.Row(t) + i, p.d - i, p.aligned);
-#pragma unroll
-      for (int e = 0; e < kN; ++e) squares = fmaf(x[v][e], x[v][e], squares);
+      squares = AddSquares(x[v], squares);
     }
   }
-  const float mean = __fdiv_rn(BlockSum(squares), static_cast<float>(p.d));
-  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
+  const float r = InverseRms(BlockSum(squares), static_cast<float>(p.d), p.eps);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int64_t i = (threadIdx.x + v * blockDim.x) * int64_t{kN};
-    float scale[kN];
-    Unpack<T>(w[v], scale);
-#pragma unroll
-    for (int e = 0; e < kN; ++e) x[v][e] = scale[e] * RoundTo<T>(x[v][e] * r);
-    StoreUpTo(Pack<T>(x[v]), p.out.Row(blockIdx.x) + i, p.d - i, p.aligned);
+    StoreUpTo(NormedVector<T>(x[v], r, w[v]), p.out.Row(blockIdx.x) + i, p.d - i, p.aligned);
   }
 }
 
