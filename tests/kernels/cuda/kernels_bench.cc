@@ -1,7 +1,7 @@
 // Times of the GPU kernels, each on its own, against what bounds them: bytes over the copy ceiling,
 // or products over the matmul ceiling, both measured in the same run. Not a test:
 //
-//   kernels_bench [linear|attention|rows|experts|sampler ...]
+//   kernels_bench [linear|attention|rows|experts|route|sampler ...]
 //
 // Launches follow one another as in a step (programmatic dependent launch), over enough copies of
 // the operands that nothing is found in L2.
@@ -19,6 +19,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/fill.h"
+#include "kernels/experts/norm_route_cuda.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
@@ -257,6 +258,59 @@ void BenchRows(int64_t rows, int64_t d, const HeadShape& heads, const char* name
         2.0 * static_cast<double>(qkv.bytes()), 0);
 }
 
+// Norm, router and choice of experts: one kernel and three, in a chain as in a layer: the rows are
+// in L2, the routers are not.
+void BenchNormRoute(const DeviceLimits& limits, int64_t rows) {
+  constexpr int kCalls = 64;  // more than Time makes: counts are cleared once for all
+  const ExpertsShape shape{128, 8, 2048, 768};
+  const Copies x(rows, shape.d), delta(rows, shape.d), norm(1, shape.d), normed(rows, shape.d),
+      router(shape.num_experts, shape.d), logits(rows, shape.num_experts, DType::kFloat32);
+  const DeviceBuffer weights(4 * rows * shape.top_k), experts(4 * rows * shape.top_k),
+      counts(4 * shape.num_experts * kCalls), slots(4 * shape.num_experts * rows);
+  const DeviceBuffer positions = Upload(std::vector<int32_t>(static_cast<size_t>(rows), 0));
+  const auto routing = [&](int i) {
+    return Routing{weights.as<float>(), experts.as<int32_t>(),
+                   counts.as<int32_t>() + i % kCalls * shape.num_experts, slots.as<int32_t>(),
+                   rows};
+  };
+  const DeviceBuffer others(kL2Bytes);
+  const auto time = [&](const std::function<void(int)>& call) {
+    CUDA_CHECK(cudaMemset(others.data(), 0, static_cast<size_t>(others.bytes())));
+    CUDA_CHECK(cudaMemset(counts.data(), 0, static_cast<size_t>(counts.bytes())));
+    return Time(call);
+  };
+  const double bytes = static_cast<double>(4 * x.bytes() + router.bytes());
+  const double operations = 2.0 * static_cast<double>(rows * shape.num_experts * shape.d);
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+    const char* name = numerics == Numerics::kExact ? "exact" : "fast";
+    const auto one_by_one = [&](int i) {
+      Delta add;
+      add.rows = delta.view(0);
+      AddRmsNorm(x.view(0), add, norm.view(0), 1e-6f, x.view(0), normed.view(0), nullptr);
+      Linear(normed.view(0), router.view(i), {}, limits, logits.view(0), nullptr, numerics);
+      RouteTopK(logits.view(0), shape, positions.as<int32_t>(), {}, routing(i), nullptr);
+    };
+    Print(fmt::format("norm; router; top 8 of 128 and lists, {}: {} rows", name, rows),
+          time(one_by_one), bytes, operations);
+    if (!PlanNormRoute(kType, rows, shape.d, shape.num_experts, limits)) continue;
+    NormRouteArgs args;
+    args.x = args.sum = x.view(0);
+    args.delta = delta.view(0);
+    args.out = normed.view(0);
+    args.norm = norm.view(0);
+    args.eps = 1e-6f;
+    args.shape = shape;
+    args.positions = positions.as<int32_t>();
+    const auto fused = [&](int i) {
+      args.router = router.view(i);
+      args.routing = routing(i);
+      NormRoute(args, limits, nullptr, numerics);
+    };
+    Print(fmt::format("norm, router, top 8 of 128 and lists, {}: {} rows", name, rows), time(fused),
+          bytes, operations);
+  }
+}
+
 void BenchExperts(const DeviceLimits& limits, int64_t rows) {
   ExpertsShape shape;
   shape.num_experts = 128;
@@ -325,6 +379,9 @@ int Main(int argc, char** argv) {
   if (wants("rows")) {
     for (const int64_t rows : {1, 512, 8192}) BenchRows(rows, 2048, {32, 4, 128}, "30b-a3b");
     BenchRows(1024, 576, {9, 3, 64}, "smollm2");
+  }
+  if (wants("experts") || wants("route")) {
+    for (const int64_t rows : {1, 8, 64, 256, 512}) BenchNormRoute(*limits, rows);
   }
   if (wants("experts")) {
     for (const int64_t rows : {1, 8, 64, 512, 8192}) BenchExperts(*limits, rows);

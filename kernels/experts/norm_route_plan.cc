@@ -1,0 +1,44 @@
+#include "kernels/experts/norm_route_plan.h"
+
+#include <algorithm>
+
+namespace orrery::kernels::cuda {
+namespace {
+
+constexpr int64_t kStaticBytes = 12 << 10;  // norm_route.cu asserts that it has no more
+constexpr int64_t kReservedBytes = 1024;    // of a block's shared memory, by the driver
+constexpr int64_t kMaxWaves = 2;            // more take longer than the three kernels
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t SharedBytes(int64_t cluster_rows, int64_t d, int64_t experts) {
+  const int64_t tiles = DivideUp(DivideUp(experts, 16), kNormRouteBlocks);  // of the first block
+  return (16 * tiles + cluster_rows) * (2 * d + 16);
+}
+
+// Times that the GPU is filled with clusters.
+int64_t Waves(int64_t rows, const NormRoutePlan& plan, const DeviceLimits& limits) {
+  const int64_t block = plan.shared_bytes + kStaticBytes + kReservedBytes;
+  const int64_t a_sm = std::min<int64_t>(limits.shared_bytes_per_sm / block, 4);  // 512 threads
+  return DivideUp(DivideUp(rows, plan.rows), limits.num_sms / kNormRouteBlocks * a_sm);
+}
+
+}  // namespace
+
+NormRoutePlan PlanNormRoute(DType dtype, int64_t rows, int64_t d, int64_t experts,
+                            const DeviceLimits& limits) {
+  // Consumer parts (sm_120) have no clusters to speak of.
+  const bool has_clusters = limits.architecture >= 90 && limits.architecture < 120;
+  const int64_t clusters = limits.num_sms / kNormRouteBlocks;  // with an SM a block
+  if (!has_clusters || clusters == 0 || dtype != DType::kBFloat16) return {};
+  if (rows < 1 || rows > kMaxNormRouteRows) return {};
+  if (d < 16 || d % 16 != 0 || d > kMaxNormRouteWidth) return {};
+  if (experts < 2 || experts % 2 != 0 || experts > 512) return {};
+  NormRoutePlan plan{1, 0};
+  while (plan.rows < 8 && DivideUp(rows, plan.rows) > clusters) plan.rows *= 2;
+  plan.shared_bytes = SharedBytes(plan.rows, d, experts);
+  if (plan.shared_bytes + kStaticBytes > limits.shared_bytes_per_block) return {};
+  return Waves(rows, plan, limits) <= kMaxWaves ? plan : NormRoutePlan{};
+}
+
+}  // namespace orrery::kernels::cuda
