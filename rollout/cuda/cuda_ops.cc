@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/fill.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/experts/norm_route_cuda.h"
 #include "kernels/linear/linear_plan.h"
 #include "kernels/rope/qk_norm_rope_cuda.h"
 #include "orchestrator/base/hash.h"
@@ -260,6 +261,7 @@ std::pair<Value, Value> CudaOps::AddNorm(const Stream& stream, ParamId weight) {
     return {stream.residual, out};
   }
   const Value normed = Buffer(kNormed, x.rows, x.cols);
+  if (RouteWithNorm(stream, weight, normed.view)) return {stream.residual, normed};
   kernels::cuda::AddRmsNorm(x, delta, w, spec_.rms_norm_eps, x, normed.view, stream_);
   return {stream.residual, normed};
 }
@@ -323,27 +325,66 @@ Value CudaOps::Attention(const Value& qkv, int64_t layer, const Batch&) {
 
 Value CudaOps::SwiGlu(const Value& activated) { return activated; }
 
+kernels::cuda::Routing CudaOps::RoutingOf(int64_t layer) const {
+  kernels::cuda::Routing routing;
+  routing.weights = expert_weights_.as<float>();
+  routing.experts = expert_ids_.as<int32_t>();
+  routing.counts = expert_counts_.as<int32_t>() + layer * spec_.num_experts;
+  routing.slots = expert_slots_.as<int32_t>();
+  routing.capacity = limits_.max_rows;
+  const int64_t top_k = spec_.experts_per_token;
+  const int id_bytes = spec_.expert_id_bytes();
+  routing.record.ids = routed_experts_.data() + spec_.moe_index(layer) * top_k * id_bytes;
+  routing.record.row_stride = spec_.num_moe_layers() * top_k;
+  routing.record.id_bytes = id_bytes;
+  return routing;
+}
+
+kernels::cuda::ReplayedRouting CudaOps::ReplayOf(int64_t layer, int64_t rows) const {
+  const int64_t top_k = spec_.experts_per_token;
+  const int32_t* replay = input_.replay_experts;
+  if (replay != nullptr) replay += spec_.moe_index(layer) * rows * top_k;
+  return kernels::cuda::ReplayedRouting::Of(replay, top_k);
+}
+
+bool CudaOps::RouteWithNorm(const Stream& stream, ParamId weight, const TensorView& normed) {
+  const model::Param& p = weights_.layout().params[weight];
+  if (p.kind != model::ParamKind::kPostNorm || !spec_.moe(p.layer)) return false;
+  if (stream.delta.id == kBySlot) return false;
+  const TensorView& x = stream.residual.view;
+  if (!kernels::cuda::PlanNormRoute(x.dtype, x.rows, x.cols, spec_.num_experts, device_)) {
+    return false;
+  }
+  kernels::cuda::NormRouteArgs args;
+  args.x = args.sum = x;
+  args.delta = stream.delta.view;
+  args.norm = weights_.View(weight);
+  args.eps = spec_.rms_norm_eps;
+  args.router = weights_.View(weights_.layout().layers[p.layer].router);
+  args.out = normed;
+  args.shape = spec_.experts_shape();
+  args.positions = input_.positions;
+  args.replay = ReplayOf(p.layer, x.rows);
+  args.routing = RoutingOf(p.layer);
+  kernels::cuda::NormRoute(args, device_, stream_, limits_.numerics);
+  routed_layer_ = p.layer;
+  return true;
+}
+
+void CudaOps::Route(const TensorView& x, int64_t layer, const kernels::cuda::Routing& routing) {
+  const Value logits = Buffer(kRouter, x.rows, spec_.num_experts);
+  Product(x, weights_.layout().layers[layer].router, model::kNoParam, logits.view);
+  kernels::cuda::RouteTopK(logits.view, spec_.experts_shape(), input_.positions,
+                           ReplayOf(layer, x.rows), routing, stream_);
+}
+
 Value CudaOps::RoutedExperts(const Value& x, int64_t layer, const Batch&) {
   const model::LayerParams& p = weights_.layout().layers[layer];
   const kernels::ExpertsShape shape = spec_.experts_shape();
   const int64_t rows = x.view.rows;
-  const Value logits = Buffer(kRouter, rows, shape.num_experts);
-  Product(x.view, p.router, model::kNoParam, logits.view);
-  kernels::cuda::Routing routing;
-  routing.weights = expert_weights_.as<float>();
-  routing.experts = expert_ids_.as<int32_t>();
-  routing.counts = expert_counts_.as<int32_t>() + layer * shape.num_experts;
-  routing.slots = expert_slots_.as<int32_t>();
-  routing.capacity = limits_.max_rows;
-  const int id_bytes = spec_.expert_id_bytes();
-  routing.record.ids = routed_experts_.data() + spec_.moe_index(layer) * shape.top_k * id_bytes;
-  routing.record.row_stride = spec_.num_moe_layers() * shape.top_k;
-  routing.record.id_bytes = id_bytes;
-  const int32_t* replay = input_.replay_experts;
-  if (replay != nullptr) replay += spec_.moe_index(layer) * rows * shape.top_k;
-  kernels::cuda::RouteTopK(logits.view, shape, input_.positions,
-                           kernels::cuda::ReplayedRouting::Of(replay, shape.top_k), routing,
-                           stream_);
+  const kernels::cuda::Routing routing = RoutingOf(layer);
+  if (routed_layer_ != layer) Route(x.view, layer, routing);
+  routed_layer_ = -1;
   const Value hidden = Buffer(kExpertsHidden, rows * shape.top_k, shape.f);
   kernels::cuda::ExpertsGateUp(x.view, weights_.View(p.experts_gate_up), shape, routing, device_,
                                hidden.view, stream_);

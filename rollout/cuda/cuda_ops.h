@@ -153,13 +153,21 @@ class CudaOps : public model::Ops {
   void Product(const kernels::TensorView& x, model::ParamId weight, model::ParamId bias,
                const kernels::TensorView& out);
   kernels::cuda::Delta DeltaOf(const model::Value& delta) const;
+  kernels::cuda::Routing RoutingOf(int64_t layer) const;
+  kernels::cuda::ReplayedRouting ReplayOf(int64_t layer, int64_t rows) const;
+  // Where `weight` is the norm before a layer's experts and one kernel pays for norm, router and
+  // choice: runs it and remembers the layer as routed.
+  bool RouteWithNorm(const model::Stream& stream, model::ParamId weight,
+                     const kernels::TensorView& normed);
+  void Route(const kernels::TensorView& x, int64_t layer, const kernels::cuda::Routing& routing);
 
   const DeviceWeights& weights_;
   const model::ModelSpec& spec_;
   const kernels::DeviceLimits device_;
   const OpsLimits limits_;
   const cudaStream_t stream_;
-  StepInput input_;  // of the Forward under way
+  StepInput input_;            // of the Forward under way
+  int64_t routed_layer_ = -1;  // whose experts AddNorm has chosen
 
   std::unique_ptr<kernels::cuda::LinearLibrary> library_;  // of fast numerics
   DeviceBuffer buffers_[kNumRoles];
