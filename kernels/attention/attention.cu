@@ -5,6 +5,9 @@
 // and each then adds the step's values into its quarter of the outputs' columns. Scores of even and
 // odd steps lie apart, so one barrier a step does: behind it nobody reads the step before, and its
 // memory is filled again.
+//
+// What the passes before left in the cache is on its way before the predecessor is done
+// (AttentionRows::settled).
 #include "kernels/attention/attention_kernels.cuh"
 #include "kernels/attention/attention_order.cuh"
 #include "kernels/attention/attention_simple.h"
@@ -38,13 +41,13 @@ struct Layout {
 
 // Pieces as the cache holds them, a stage a step; in float8 then the same pieces unpacked, the keys
 // of one step (a warp reads only those that it unpacked) and the values of two (read by all warps,
-// a barrier later).
-template <int D, KvFormat kFormat>
+// a barrier later). kWhole: all steps of a chunk are in flight at once.
+template <int D, KvFormat kFormat, bool kWhole>
 struct Stages {
   static constexpr bool kFloat8 = kFormat == KvFormat::kFloat8;
   static constexpr int kPieceBytes = kBlockTokens * (kFloat8 ? D + 1 : D * 2);
   static constexpr int kStageBytes = 2 * kStepBlocks * kPieceBytes;
-  static constexpr int kStages = D == 128 || !kFloat8 ? 3 : 4;
+  static constexpr int kStages = !kWhole && (D == 128 || !kFloat8) ? 3 : kChunkSteps;
   static constexpr int kUnpackedBytes = kFloat8 ? 3 * kStepBlocks * Layout<D>::kPieceBytes : 0;
   static constexpr int kSharedBytes = kStages * kStageBytes + kUnpackedBytes;
 };
@@ -180,12 +183,28 @@ __device__ __forceinline__ Outputs<D> LoadPartial(const float* partial) {
   return chunk;
 }
 
+// Whether this thread block is the last of `blocks` to come here: then all its threads see what the
+// others wrote before they came. The barrier orders a block's writes before its first thread's
+// release, which is cumulative; the counter's additions are one chain of read-modify-writes, so the
+// last one's acquire synchronizes with every release before it; the second barrier passes that on.
+// One fence a block in place of one a thread.
+__device__ __forceinline__ bool IsLast(int* finished, int blocks) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = AddAcquireRelease(finished, 1) == blocks - 1;
+    if (last) *finished = 0;  // for the next launch
+  }
+  __syncthreads();
+  return last;
+}
+
 // grid: (rows * key-value heads, chunks or 1).
-template <int D, KvFormat kFormat>
+template <int D, KvFormat kFormat, bool kWhole>
 __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_constant__ RowParams p) {
-  using L = Stages<D, kFormat>;
+  using L = Stages<D, kFormat, kWhole>;
   extern __shared__ __align__(128) char stages[];
-  __shared__ Scores scores[2];
+  __shared__ __align__(16) Scores scores[2];  // read in pairs
   __shared__ uint64_t full[L::kStages];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int item = static_cast<int>(blockIdx.x), head = item % p.a.num_kv_heads;
@@ -195,28 +214,35 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   }
   __syncthreads();
   LetSuccessorStart();
-  WaitForPredecessor();
 
+  // With `settled`, what is read before the second wait is older than the pass: its input and its
+  // settled keys and values. A block of this grid may run while kernels far back in the stream do
+  // (each lets its successor start before it has waited), but no further back than the pass's first
+  // kernel: that one follows something other than a kernel, and so started when all before it was
+  // done and visible. Past L1 (__ldcg, bulk copies), whose lines may be older. In blocks of this
+  // pass's own positions even settled ones come behind the wait.
   const AttentionRows& rows = p.a.rows;
+  if (rows.settled == nullptr) WaitForPredecessor();
   int row = item / p.a.num_kv_heads;
-  if (p.lone_rows != nullptr) row = p.lone_rows[row];
-  const int position = rows.positions[row];
+  if (p.lone_rows != nullptr) row = __ldcg(p.lone_rows + row);
+  const int position = __ldcg(rows.positions + row);
+  const int sequence = __ldcg(rows.sequence_of + row);
+  const int settled = rows.settled == nullptr ? 0 : __ldcg(rows.settled + row);
   const bool split = p.partials != nullptr;
   const int first_chunk = split ? static_cast<int>(blockIdx.y) : 0;
-  if (position < first_chunk * static_cast<int>(kChunkTokens)) return;
+  if (position < first_chunk * static_cast<int>(kChunkTokens)) return WaitForPredecessor();
   const int last_block = position / static_cast<int>(kBlockTokens);
   const int first_block = first_chunk * kChunkBlocks;
   const int end_block = split ? min(last_block + 1, first_block + kChunkBlocks) : last_block + 1;
   const int num_steps = (end_block - first_block + kStepBlocks - 1) / kStepBlocks;
   // This warp's blocks: first_block + warp + 4 n, as far as there are any.
   const int mine = (end_block - first_block - warp + kStepBlocks - 1) / kStepBlocks;
-  const int32_t* table =
-      rows.block_tables + rows.sequence_of[row] * rows.table_stride + first_block + warp;
+  const int32_t* table = rows.block_tables + sequence * rows.table_stride + first_block + warp;
 
   int ids = 0;  // lane i holds the id of block i of the present 32
   const uint64_t policy = EvictFirstPolicy();
   const auto fetch = [&](int n, int stage) {
-    if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
+    if (n % 32 == 0) ids = n + lane < mine ? __ldcg(table + (n + lane) * kStepBlocks) : 0;
     const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
     if (lane > 0) return;
     if (n >= mine) return BarrierArrive(&full[stage]);
@@ -227,7 +253,14 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
     BulkCopyHinted(to + kStepBlocks * L::kPieceBytes, p.a.v + piece, L::kPieceBytes, &full[stage],
                    policy);
   };
-  for (int n = 0; n < L::kStages && n < num_steps; ++n) fetch(n, n);
+  const int settled_blocks = settled / static_cast<int>(kBlockTokens) - first_block - warp;
+  int fetched = 0;
+  for (; fetched < L::kStages && fetched < num_steps; ++fetched) {
+    if (fetched * kStepBlocks >= settled_blocks) break;
+    fetch(fetched, fetched);
+  }
+  WaitForPredecessor();
+  for (; fetched < L::kStages && fetched < num_steps; ++fetched) fetch(fetched, fetched);
 
   uint32_t q[D / 16][2];
   {
@@ -287,16 +320,7 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
       p.partials + static_cast<int64_t>(item) * p.num_chunks * AttentionPartialFloats(D);
   StorePartial<D>(chunk, partials + first_chunk * AttentionPartialFloats(D));
   // Whoever writes the last of a row's chunks folds all of them, in order.
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(&p.finished[item], 1) == all_chunks - 1;
-    if (last) p.finished[item] = 0;  // for the next launch
-  }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
+  if (!IsLast(&p.finished[item], all_chunks)) return;
   total = {};
 #pragma unroll 4
   for (int c = 0; c < all_chunks; ++c, partials += AttentionPartialFloats(D)) {
@@ -305,17 +329,22 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   StoreOut<D>(p.a, row, head, total);
 }
 
-template <int D, KvFormat kFormat>
+template <int D, KvFormat kFormat, bool kWhole>
 void Run(const RowParams& params, int64_t rows, const AttentionPlan& plan, cudaStream_t stream) {
-  constexpr int kSharedBytes = Stages<D, kFormat>::kSharedBytes;
+  constexpr int kSharedBytes = Stages<D, kFormat, kWhole>::kSharedBytes;
   static const bool allowed = [] {
-    AllowSharedBytes(AttentionOfRow<D, kFormat>, kSharedBytes);
+    AllowSharedBytes(AttentionOfRow<D, kFormat, kWhole>, kSharedBytes);
     return true;
   }();
   (void)allowed;
   const auto items = static_cast<unsigned>(rows * params.a.num_kv_heads);
-  Launch(AttentionOfRow<D, kFormat>, dim3(items, static_cast<unsigned>(plan.num_chunks)),
+  Launch(AttentionOfRow<D, kFormat, kWhole>, dim3(items, static_cast<unsigned>(plan.num_chunks)),
          dim3(32 * kWarps), kSharedBytes, stream, params);
+}
+template <int D, KvFormat kFormat>
+void Run(const RowParams& params, int64_t rows, const AttentionPlan& plan, cudaStream_t stream) {
+  return plan.whole_chunks ? Run<D, kFormat, true>(params, rows, plan, stream)
+                           : Run<D, kFormat, false>(params, rows, plan, stream);
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ struct AttentionRows {
   const int32_t* sequence_of = nullptr;   // [T] row of block_tables
   const int32_t* block_tables = nullptr;  // [sequences, table_stride] block ids by position / 16
   int64_t table_stride = 0;
+  // [T], or null: the keys and values of the row's positions below settled[t] are complete before
+  // the kernels of this pass, and so are these arrays and lone_rows: something other than a kernel
+  // (a copy, a graph's launch) lies between in the stream, so that none of the pass has started
+  // before. Rows that go alone then fetch them while the kernels before attention still run.
+  const int32_t* settled = nullptr;
   // How rows are dealt to kernels (DivideRows; a matter of speed alone): tiles, and rows that go
   // alone, on the device. No tiles: every row goes alone.
   const AttentionTile* tiles = nullptr;

@@ -18,6 +18,7 @@ AttentionPlan PlanAttention(const HeadShape& heads, int64_t rows, int64_t max_po
   // Enough items keep every SM's copies in flight by themselves.
   plan.split = chunks > 1 && items < limits.num_sms && items <= kAttentionCounters;
   plan.num_chunks = plan.split ? chunks : 1;
+  plan.whole_chunks = plan.split && items * chunks <= limits.num_sms;
   plan.warpgroup_blocks = limits.wgmma ? limits.num_sms : 0;
   if (plan.split) {
     plan.workspace_bytes =

@@ -24,6 +24,7 @@ inline constexpr int64_t kAttentionCounters = 1024;
 struct AttentionPlan {
   bool split = false;
   int64_t num_chunks = 1;        // thread blocks a (row, key-value head)
+  bool whole_chunks = false;     // split, and each thread block has an SM's memory to itself
   int64_t warpgroup_blocks = 0;  // for tiles; 0: by the portable kernel, a block each
   int64_t workspace_bytes = 0;
 };

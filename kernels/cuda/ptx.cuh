@@ -70,6 +70,16 @@ __device__ __forceinline__ void BulkCopyHinted(void* to, const void* from, uint3
       : "memory");
 }
 
+// Adds; releases what this thread's writes and the barriers before it order, and acquires likewise.
+__device__ __forceinline__ int AddAcquireRelease(int* to, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(to)), "r"(value)
+               : "memory");
+  return before;
+}
+
 // --- 16-byte copies, global to shared, one a thread. A warp of them issues several times faster
 // than bulk copies of short rows (kernels/BENCHMARKS.md). ---
 

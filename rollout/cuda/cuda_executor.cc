@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cuda/device.h"
 
@@ -28,6 +29,15 @@ int64_t Bucket(int64_t n) {
   return (n + step - 1) / step * step;
 }
 
+// The first position of each row's sequence that the step computes.
+void FillSettled(const Step& step, int32_t* to) {
+  std::vector<int32_t> first(step.tables.size(), std::numeric_limits<int32_t>::max());
+  for (const Step::Row& row : step.rows) {
+    first[row.sequence] = std::min(first[row.sequence], row.position);
+  }
+  for (size_t i = 0; i < step.rows.size(); ++i) to[i] = first[step.rows[i].sequence];
+}
+
 }  // namespace
 
 CudaExecutor::InputLayout::InputLayout(const Extents& e) {
@@ -37,6 +47,7 @@ CudaExecutor::InputLayout::InputLayout(const Extents& e) {
   positions = place(4 * e.rows);
   slots = place(4 * e.rows);
   sequence_of = place(4 * e.rows);
+  settled = place(4 * e.rows);
   logit_rows = place(4 * e.samples);
   sampling = place(static_cast<int64_t>(sizeof(SamplerRow)) * e.samples);
   attention_tiles = place(static_cast<int64_t>(sizeof(kernels::cuda::AttentionTile)) * e.rows);
@@ -132,6 +143,7 @@ void CudaExecutor::Fill(const Step& step, const Extents& e, std::byte* to) const
     ints(at.slots)[i] = row.slot;
     ints(at.sequence_of)[i] = row.sequence;
   }
+  FillSettled(step, ints(at.settled));
   auto* sampling = reinterpret_cast<SamplerRow*>(to + at.sampling);
   for (int64_t i = 0; i < e.samples; ++i) {
     const bool real = i < static_cast<int64_t>(step.samples.size());
@@ -173,6 +185,8 @@ void CudaExecutor::Enqueue(const Extents& e, int64_t tiles, int64_t lone_rows) {
   in.sequence_of = input_.as<int32_t>(at.sequence_of);
   in.block_tables = input_.as<int32_t>(at.tables);
   in.table_stride = e.table_stride;
+  // The upload of the input lies between this step's kernels and whatever wrote what is settled.
+  in.settled = input_.as<int32_t>(at.settled);
   in.max_position = std::min(e.table_stride * kernels::kBlockTokens, limits_.max_positions) - 1;
   in.attention_tiles = input_.as<kernels::cuda::AttentionTile>(at.attention_tiles);
   in.num_attention_tiles = tiles;

@@ -17,7 +17,9 @@
 
 namespace orrery::rollout::cuda {
 
-// One step as the scheduler plans it. Rows are tokens to compute, samples are tokens to draw.
+// One step as the scheduler plans it. Rows are tokens to compute, samples are tokens to draw. Keys
+// and values of a sequence's positions before its first row are those of earlier steps, swaps and
+// copies: no row of the same step writes them.
 struct Step {
   struct Row {
     int32_t token_id = 0;  // -1 - j: what sample j of the step before draws
@@ -95,8 +97,8 @@ class CudaExecutor {
   // Byte offsets of a step's arrays in its input block.
   struct InputLayout {
     explicit InputLayout(const Extents& e);
-    int64_t token_ids, positions, slots, sequence_of, logit_rows, sampling, attention_tiles,
-        lone_rows, tables, bytes;
+    int64_t token_ids, positions, slots, sequence_of, settled, logit_rows, sampling,
+        attention_tiles, lone_rows, tables, bytes;
   };
   // Bytes of the buffers that construction takes.
   struct BufferSizes {

@@ -311,6 +311,7 @@ Value CudaOps::Attention(const Value& qkv, int64_t layer, const Batch&) {
   rows.sequence_of = input_.sequence_of;
   rows.block_tables = input_.block_tables;
   rows.table_stride = input_.table_stride;
+  rows.settled = input_.settled;
   rows.tiles = input_.attention_tiles;
   rows.num_tiles = input_.num_attention_tiles;
   rows.lone_rows = input_.lone_rows;

@@ -29,6 +29,7 @@ struct StepInput {
   const int32_t* sequence_of = nullptr;
   const int32_t* block_tables = nullptr;
   int64_t table_stride = 0;
+  const int32_t* settled = nullptr;  // [T] (AttentionRows), or null
   int64_t max_position = 0;
   // Rows that read keys and values together, and the others (AttentionRows).
   const kernels::cuda::AttentionTile* attention_tiles = nullptr;
