@@ -12,6 +12,9 @@ namespace orrery::kernels::cuda {
 
 inline constexpr int kNormRouteBlocks = 8;  // of a cluster
 inline constexpr int64_t kMaxNormRouteRows = 512, kMaxNormRouteWidth = 4096;
+// Up to here it pays in a decode step on an H200 (BENCHMARKS.md): with more rows, the three
+// kernels' latencies hide behind one another as well.
+inline constexpr int64_t kNormRoutePaysRows = 32;
 
 struct NormRoutePlan {
   int rows = 0;              // of a cluster: 1, 2, 4 or 8; 0: the three kernels one by one
