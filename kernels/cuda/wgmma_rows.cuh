@@ -9,6 +9,7 @@ namespace orrery::kernels {
 #define ORRERY_SUMS_8(i)                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define ORRERY_SUMS_16 ORRERY_SUMS_8(0), ORRERY_SUMS_8(8)
 #define ORRERY_SUMS_32 ORRERY_SUMS_8(0), ORRERY_SUMS_8(8), ORRERY_SUMS_8(16), ORRERY_SUMS_8(24)
 #define ORRERY_SUMS_48                                                                         \
   ORRERY_SUMS_8(0), ORRERY_SUMS_8(8), ORRERY_SUMS_8(16), ORRERY_SUMS_8(24), ORRERY_SUMS_8(32), \
@@ -24,12 +25,28 @@ namespace orrery::kernels {
       ORRERY_SUMS_8(40), ORRERY_SUMS_8(48), ORRERY_SUMS_8(56), ORRERY_SUMS_8(64),              \
       ORRERY_SUMS_8(72)
 
-// d[64, kN] += a[64, 16] b[kN, 16]^T over one warpgroup, kN one of 64, 96, 128, 144, 160; a and b
-// by descriptor. d lies as Wgmma64x128x16 has it.
+// d[64, kN] += a[64, 16] b[kN, 16]^T over one warpgroup, kN one of 16, 32, 64, 96, 128, 144, 160; a
+// and b by descriptor. d lies as Wgmma64x128x16 has it.
 template <int kN>
 __device__ __forceinline__ void Wgmma64(float (&d)[kN / 2], uint64_t a, uint64_t b) {
-  static_assert(kN == 64 || kN == 96 || kN == 128 || kN == 144 || kN == 160);
-  if constexpr (kN == 64) {
+  static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 144 ||
+                kN == 160);
+  if constexpr (kN == 16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, %8, %9, 1, 1, 1, 0, 0;\n"
+        : ORRERY_SUMS_8(0)
+        : "l"(a), "l"(b));
+  } else if constexpr (kN == 32) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+        "%10, %11, %12, %13, %14, %15"
+        "}, %16, %17, 1, 1, 1, 0, 0;\n"
+        : ORRERY_SUMS_16
+        : "l"(a), "l"(b));
+  } else if constexpr (kN == 64) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
@@ -99,6 +116,7 @@ __device__ __forceinline__ void Wgmma64(float (&d)[kN / 2], uint64_t a, uint64_t
 #undef ORRERY_SUMS_64
 #undef ORRERY_SUMS_48
 #undef ORRERY_SUMS_32
+#undef ORRERY_SUMS_16
 #undef ORRERY_SUMS_8
 
 }  // namespace orrery::kernels

@@ -21,8 +21,8 @@ struct ExpertsParams {
 
 template <typename T, int kParts>
 __global__ void __launch_bounds__(kSimpleThreads) ExpertsKernel(ExpertsParams<T> p) {
-  LetSuccessorStart();
   WaitForPredecessor();
+  LetSuccessorStart();  // not before: down, if it is the tensor cores', reads the routing at once
   const int64_t e = blockIdx.z, first = int64_t{blockIdx.y} * kSimpleRows;
   const int64_t num_rows = min(int64_t{p.counts[e]}, p.capacity) - first;
   if (num_rows <= 0) return;

@@ -9,8 +9,8 @@ namespace {
 
 template <typename Shape>
 struct DenseProblem {
-  [[maybe_unused]] static constexpr bool kEarlyWeights = true;
-  static constexpr bool packs_outputs() { return false; }
+  static constexpr bool early_weights() { return true; }
+  static constexpr bool rows_in_order() { return true; }
   struct Shared {};
   struct Tile {
     int64_t feature, row;  // the first of each
@@ -25,6 +25,7 @@ struct DenseProblem {
   void* out;
   int64_t out_stride;
   bool out_float;
+  bool packed;  // eight outputs may be stored at once
   int row_tiles, feature_tiles;
 
   __device__ void Prepare(Shared*, int, int) const {}
@@ -41,8 +42,15 @@ struct DenseProblem {
   __device__ const bf16* Weights(const Tile& tile, int half) const {
     return w + (tile.feature + half * num_features) * weight_stride;
   }
+  __device__ int FirstRow(const Tile& tile) const { return static_cast<int>(tile.row); }
   __device__ const bf16* TokenRow(const Tile& tile, int c) const {
     return x + (tile.row + c) * x_stride;
+  }
+  __device__ int OutputRow(const Tile& tile, int c) const { return FirstRow(tile) + c; }
+  __device__ void StoreEight(const Tile& tile, int m, int row, uint4 eight) const {
+    if (m >= tile.num_features) return;
+    *reinterpret_cast<uint4*>(static_cast<bf16*>(out) + row * out_stride + tile.feature + m) =
+        eight;
   }
   __device__ void Store(const Tile& tile, int m, int c, float2 v) const {
     if (m >= tile.num_features) return;
@@ -75,6 +83,8 @@ DenseProblem<Shape> MakeProblem(const TensorView& x, const TensorView& w, const 
   problem.out = out.data;
   problem.out_stride = out.row_stride;
   problem.out_float = out.dtype == DType::kFloat32;
+  problem.packed =
+      !problem.out_float && problem.bias == nullptr && out.cols % 8 == 0 && out.row_stride % 8 == 0;
   problem.row_tiles = static_cast<int>((x.rows + Shape::kRowsN - 1) / Shape::kRowsN);
   problem.feature_tiles = static_cast<int>((out.cols + Shape::kFeatures - 1) / Shape::kFeatures);
   return problem;
@@ -91,15 +101,15 @@ void Run(const TensorView& x, const TensorView& w, const TensorView& bias,
 template <bool kGated>
 void RunTiled(const TensorView& x, const TensorView& w, const TensorView& bias,
               const DeviceLimits& limits, const TensorView& out, cudaStream_t stream) {
-  const auto problem = MakeProblem<TiledShape<kGated>>(x, w, bias, out);
-  LaunchTiledProduct<kGated>(problem, w, int64_t{problem.row_tiles} * problem.feature_tiles,
-                             limits.num_sms, stream);
+  const auto problem = MakeProblem<ManyRows<kGated>>(x, w, bias, out);
+  LaunchTiledProduct<ManyRows<kGated>>(
+      problem, w, x, int64_t{problem.row_tiles} * problem.feature_tiles, limits.num_sms, stream);
 }
 
-static_assert(TiledShape<false>::kFeatures == kTiledFeatures &&
-              TiledShape<true>::kFeatures == kTiledFeatures / 2 &&
-              TiledShape<true>::kRowsN == kTiledRows && TiledShape<true>::kSlab == 64 &&
-              TiledShape<true>::kBlocks == 2);
+static_assert(ManyRows<false>::kFeatures == kTiledFeatures &&
+              ManyRows<true>::kFeatures == kTiledFeatures / 2 &&
+              ManyRows<true>::kRowsN == kTiledRows && ManyRows<true>::kSlab == 64 &&
+              ManyRows<true>::kBlocks == 2);
 
 // The shapes of linear_plan.h.
 using Thin = StreamShape<1, 1, 1, 1, 256, 4>;

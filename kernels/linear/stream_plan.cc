@@ -28,4 +28,13 @@ StreamPlan PlanStream(const StreamRing& ring, int64_t static_bytes, const Device
   return {static_cast<int>(stages), stages * ring.stage_bytes};
 }
 
+StreamPlan PlanLoneTiles(const StreamRing& ring, int64_t static_bytes, int64_t steps,
+                         const DeviceLimits& limits) {
+  const int64_t usual = PlanStream(ring, static_bytes, limits).stages;
+  const int64_t room = std::min(2 * limits.shared_bytes_per_sm / 3, limits.shared_bytes_per_block);
+  const int64_t fits = (room - kReservedBytes - static_bytes) / ring.stage_bytes;
+  const int64_t stages = std::max(std::min(steps, fits), usual);
+  return {static_cast<int>(stages), stages * ring.stage_bytes};
+}
+
 }  // namespace orrery::kernels::cuda

@@ -26,4 +26,10 @@ struct StreamPlan {
 // SM, as much as leaves the same number of them. static_bytes: what the kernel has besides.
 StreamPlan PlanStream(const StreamRing& ring, int64_t static_bytes, const DeviceLimits& limits);
 
+// The same where each SM has one tile at most, of `steps` stages in all: as many of them as two
+// thirds of an SM hold (and no fewer than above) are under way while the predecessor still works,
+// beside whose thread blocks this one lies.
+StreamPlan PlanLoneTiles(const StreamRing& ring, int64_t static_bytes, int64_t steps,
+                         const DeviceLimits& limits);
+
 }  // namespace orrery::kernels::cuda

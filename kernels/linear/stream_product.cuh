@@ -22,6 +22,8 @@
 //   void Store(tile, m, c, float2)              outputs m and m + 1 of row c; m is even
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/oversized_memory.h"
 #include "kernels/cuda/ptx.cuh"
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
                                      static_cast<int>(threadIdx.x) - 32 * Shape::kConsumers);
     // The first stages' weights need nothing of the predecessor: they are under way while it ends.
     int early = 0;
-    if (Problem::kEarlyWeights && num_mine > 0) {
+    if (Problem::early_weights() && num_mine > 0) {
       p.FindWeights(tiles.At(problem, 0));
       for (int64_t k0 = 0; k0 < k && early < stages; k0 += Shape::kSlab, ++early) {
         p.Weights(early, k0, k);
@@ -298,15 +300,19 @@ __global__ void __launch_bounds__(Shape::kThreads)
 template <typename Shape, typename Problem>
 void LaunchStreamProduct(const Problem& problem, int64_t k, int64_t max_tiles,
                          const DeviceLimits& limits, cudaStream_t stream) {
+  constexpr int64_t kMaxStages = 64;
   struct Residency {
     StreamPlan plan;
+    int64_t static_bytes = 0;
     int blocks_per_sm = 0;
   };
   static const Residency residency = [&] {
     const auto kernel = StreamProduct<Shape, Problem>;
     Residency r;
-    r.plan = PlanStream(Shape::kRing, StaticSharedBytes(kernel), limits);
-    AllowPlannedBytes(kernel, r.plan.shared_bytes, limits);
+    r.static_bytes = StaticSharedBytes(kernel);
+    r.plan = PlanStream(Shape::kRing, r.static_bytes, limits);
+    const StreamPlan deepest = PlanLoneTiles(Shape::kRing, r.static_bytes, kMaxStages, limits);
+    AllowPlannedBytes(kernel, std::max(r.plan.shared_bytes, deepest.shared_bytes), limits);
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &r.blocks_per_sm, kernel, Shape::kThreads, static_cast<size_t>(r.plan.shared_bytes)));
     CHECK_GT(r.blocks_per_sm, 0);
@@ -314,9 +320,13 @@ void LaunchStreamProduct(const Problem& problem, int64_t k, int64_t max_tiles,
   }();
   const int64_t resident = int64_t{limits.num_sms} * residency.blocks_per_sm;
   const int64_t grid = max_tiles < resident ? max_tiles : resident;
+  StreamPlan plan = residency.plan;
+  if (max_tiles <= limits.num_sms) {
+    const int64_t steps = (k + Shape::kSlab - 1) / Shape::kSlab;
+    plan = PlanLoneTiles(Shape::kRing, residency.static_bytes, std::min(steps, kMaxStages), limits);
+  }
   Launch(StreamProduct<Shape, Problem>, dim3(static_cast<unsigned>(grid)), dim3(Shape::kThreads),
-         static_cast<size_t>(residency.plan.shared_bytes), stream, problem, k,
-         residency.plan.stages);
+         static_cast<size_t>(plan.shared_bytes), stream, problem, k, plan.stages);
 }
 
 }  // namespace orrery::kernels::cuda

@@ -28,9 +28,8 @@ struct RingPosition {
 // The tiles of one thread block, or of a cluster of kBlocks that share them: every so manieth of
 // the problem's. The first kTable are found by as many threads at once, so that nobody searches
 // between two tiles. Lives in shared memory.
-template <typename Problem, int kBlocks = 1>
+template <typename Problem, int kBlocks = 1, int kTable = 32>
 struct TileList {
-  static constexpr int kTable = 32;
   typename Problem::Tile table[kTable];
   typename Problem::Shared shared;
 

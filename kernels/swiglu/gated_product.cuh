@@ -9,7 +9,7 @@ namespace orrery::kernels::cuda {
 // Before the last rounding, in a bfloat16 model.
 __device__ __forceinline__ float GatedProduct(float gate, float up) {
   const float g = RoundBf16(gate);
-  return g / (1 + __expf(-g)) * RoundBf16(up);
+  return __fdividef(g, 1 + __expf(-g)) * RoundBf16(up);
 }
 
 template <typename T>

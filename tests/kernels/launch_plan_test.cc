@@ -70,6 +70,23 @@ TEST(StreamPlan, RubinTakesItsLargeBlocks) {
   EXPECT_EQ(PlanStream(wide, kStaticBytes, B200Limits()).stages, 4) << "has no such blocks";
 }
 
+// A tile an SM: as much of it as two thirds of the SM hold, and no more than the tile has.
+TEST(StreamPlan, LoneTilesHaveDeepRings) {
+  const StreamRing thin = kRings[0], wide = kRings[6];
+  EXPECT_EQ(PlanLoneTiles(thin, kStaticBytes, 16, H200Limits()).stages, 11);
+  EXPECT_EQ(PlanLoneTiles(thin, kStaticBytes, 8, H200Limits()).stages, 8);
+  EXPECT_EQ(PlanLoneTiles(thin, kStaticBytes, 2, H200Limits()).stages, 4) << "as usual";
+  EXPECT_EQ(PlanLoneTiles(wide, kStaticBytes, 16, H200Limits()).stages, 4) << "as usual";
+  for (const DeviceLimits& device : kDevices) {
+    for (const StreamRing& ring : kRings) {
+      const StreamPlan plan = PlanLoneTiles(ring, kStaticBytes, 64, device);
+      EXPECT_GE(plan.stages, PlanStream(ring, kStaticBytes, device).stages);
+      EXPECT_EQ(plan.shared_bytes, plan.stages * ring.stage_bytes);
+      EXPECT_LE(plan.shared_bytes + kStaticBytes, device.max_shared_bytes());
+    }
+  }
+}
+
 TEST(LinearPlan, UpToEightRowsReadTheWeightOnce) {
   for (const DeviceLimits& device : kDevices) {
     for (int64_t rows = 1; rows <= 8; ++rows) {
@@ -140,6 +157,8 @@ TEST(AttentionPlan, SplitsWhereRowsAreFewAndTheContextIsLong) {
     const AttentionPlan one = PlanAttention(qwen, 1, 1023, device);
     EXPECT_TRUE(one.split);
     EXPECT_EQ(one.num_chunks, 4);
+    EXPECT_TRUE(one.whole_chunks);
+    EXPECT_FALSE(PlanAttention(qwen, 16, 1023, device).whole_chunks) << "two blocks an SM";
     EXPECT_EQ(one.workspace_bytes, 4 * (kAttentionCounters + 4 * 4 * AttentionPartialFloats(128)));
     // As many thread blocks as SMs need no split.
     EXPECT_FALSE(PlanAttention(qwen, device.num_sms, 100000, device).split);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/experts/routed_experts_plan.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/dot.h"
 
@@ -127,6 +128,40 @@ TEST_F(CudaExpertsTest, EqualsDoubleAndRowsStandAlone) {
           std::equal(part.experts.begin(), part.experts.end(), whole.experts.begin() + slot));
       ASSERT_TRUE(SameBits(part.hidden.data(), whole.hidden.data() + slot * s.f, n * s.f)) << count;
       ASSERT_TRUE(SameBits(part.y.data(), whole.y.data() + slot * s.d, n * s.d)) << count;
+    }
+  }
+}
+
+// One row's tiles are found by its slots, not by lists.
+TEST_F(CudaExpertsTest, OneRowHasTheBitsOfLists) {
+  Random random(3);
+  const std::vector<ExpertsShape> shapes = {{128, 8, 2048, 768, true},  // Qwen3-30B-A3B
+                                            {8, 3, 320, 64, true},
+                                            {8, 3, 80, 48, false},  // tiles in part
+                                            {40, 10, 160, 80, true}};
+  const auto by_slots = [](const ExpertsShape& s, bool gate_up) {
+    const GroupedTile tile = PlanGrouped(
+        {s.top_k, s.num_experts, gate_up ? s.f : s.d, gate_up ? s.d : s.f, gate_up}, H200Limits());
+    return tile == GroupedTile::kThin || tile == GroupedTile::kFew;
+  };
+  for (const ExpertsShape& s : shapes) {
+    ASSERT_TRUE(by_slots(s, true) && by_slots(s, false));
+    const Mlp mlp(&random, DType::kBFloat16, s);
+    constexpr int64_t kRows = 40;
+    const DeviceMatrix x(DType::kBFloat16, random.Floats(kRows * s.d), kRows, s.d);
+    const DeviceMatrix logits(DType::kFloat32, random.Floats(kRows * s.num_experts, 3), kRows,
+                              s.num_experts);
+    std::vector<int32_t> positions(kRows, 1);
+    positions[1] = -1;  // its slots stay NaN
+    const MlpResult all = Run(mlp, x.view(), logits.view(), positions);
+    for (int64_t t = 0; t < 6; ++t) {
+      SCOPED_TRACE(testing::Message() << s.num_experts << " experts, row " << t);
+      const MlpResult one = Run(mlp, x.view().Rows(t, 1), logits.view().Rows(t, 1), {positions[t]});
+      const int64_t slot = t * s.top_k;
+      ASSERT_EQ(std::isnan(one.y[0]), t == 1);
+      ASSERT_TRUE(std::equal(one.experts.begin(), one.experts.end(), all.experts.begin() + slot));
+      ASSERT_TRUE(SameBits(one.hidden.data(), all.hidden.data() + slot * s.f, s.top_k * s.f));
+      ASSERT_TRUE(SameBits(one.y.data(), all.y.data() + slot * s.d, s.top_k * s.d));
     }
   }
 }

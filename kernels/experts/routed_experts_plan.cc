@@ -1,0 +1,22 @@
+#include "kernels/experts/routed_experts_plan.h"
+
+#include <algorithm>
+
+namespace orrery::kernels::cuda {
+
+GroupedTile PlanGrouped(const GroupedProduct& p, const DeviceLimits& limits) {
+  const int64_t thin_tiles = (p.gated ? 2 : 1) * p.slots * p.features / 32;
+  if (thin_tiles <= 4 * limits.num_sms) return GroupedTile::kThin;
+  if (limits.wgmma && p.k % 64 == 0) {  // kernels_bench experts on an H200
+    if (p.slots >= 64 * p.num_experts) return GroupedTile::kCluster;
+    const int64_t tile_features = p.gated ? 128 : 256;
+    const int64_t tiles = (p.features + tile_features - 1) / tile_features;
+    if (std::min(p.slots, p.num_experts) * tiles >= 3 * limits.num_sms) return GroupedTile::kBlock;
+  }
+  if (p.slots <= 2 * p.num_experts) return GroupedTile::kFew;
+  if (p.slots <= 6 * p.num_experts) return GroupedTile::kSome;
+  if (p.slots <= 20 * p.num_experts) return GroupedTile::kMore;
+  return GroupedTile::kMany;
+}
+
+}  // namespace orrery::kernels::cuda
