@@ -12,11 +12,14 @@
 // blocks.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma_operands.cuh"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/tile_list.cuh"
+#include "kernels/linear/turned_outputs.cuh"
 
 namespace orrery::kernels::cuda {
 
@@ -41,6 +44,7 @@ struct ExpertsGradProblem {
     int first_tile[kGradMaxExperts + 1];
   };
   using Tile = ExpertsTile;
+  using Lines = LinedOutputs<std::conditional_t<kWeight, float, bf16>>;
 
   // kForward.
   const bf16* a;
@@ -104,15 +108,22 @@ struct ExpertsGradProblem {
     tile.slots = kLists ? slots + low * capacity + tile.m : nullptr;
     return tile;
   }
+  // Of the tile's row r; -1 past the last.
+  __device__ int OutputRow(const Tile& tile, int r) const {
+    if (r >= tile.num_m) return -1;
+    return kLists ? tile.slots[r] : kWeight ? tile.expert * m + tile.m + r : tile.row + r;
+  }
 };
 
 struct ExpertsGradShape {
   static constexpr int kStages = 4;
-  static constexpr int kLag = 2;  // stages a producer issues before it vouches for one
   static constexpr int kConsumers = 256, kProducers = 128;  // threads
   static constexpr int kThreads = kConsumers + kProducers;
+  static constexpr int kTileTable = 128;  // tiles of a block that are found at once
   static constexpr int kStageBytes = (kTileM + kTileN) * 2 * kSlab;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // and room to align
+  static constexpr int kSharedBytes = kStages * kStageBytes +
+                                      kConsumers / 32 * LinedOutputs<float>::kBytes +
+                                      1024;  // and room to align
   // A block is launched with 168 registers a thread; producers give back some of theirs.
   static constexpr int kProducerRegisters = 96, kConsumerRegisters = 200;
   static_assert(kProducers * kProducerRegisters + kConsumers * kConsumerRegisters <=
@@ -163,19 +174,26 @@ struct ExpertsRowCopier {
   static constexpr int kOwn = kTileM / kRowStep;
   int row, column, offset;
   const bf16* rows[kOwn];
+  int next[kOwn];  // of the tile after this one: slots, or -1
 
   __device__ explicit ExpertsRowCopier(int thread)
       : row(thread / 8),
         column(8 * (thread % 8)),
         offset(row * 128 + ((thread % 8) ^ (row & 7)) * 16) {}
-  template <typename Problem>
-  __device__ void Start(const Problem& problem, const ExpertsTile& tile) {
+  __device__ void FindNext(const ExpertsTile& tile) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int r = row + i * kRowStep;
-      rows[i] = r < tile.num_m
-                    ? problem.a + tile.slots[r] / problem.slots_per_row * problem.a_stride + column
-                    : nullptr;
+      next[i] = r < tile.num_m ? tile.slots[r] : -1;
+    }
+  }
+  template <typename Problem>
+  __device__ void TakeNext(const Problem& problem) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      rows[i] = next[i] < 0
+                    ? nullptr
+                    : problem.a + next[i] / problem.slots_per_row * problem.a_stride + column;
     }
   }
   // Zeros past the last term.
@@ -190,75 +208,34 @@ struct ExpertsRowCopier {
   }
 };
 
-// x[j]: word `lane % 4` of row j, over the four lanes of a quad; then x[j]: word j of row lane % 4.
-__device__ __forceinline__ void TransposeQuad(uint32_t (&x)[4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  const auto swap_if = [](bool yes, uint32_t& a, uint32_t& b) {
-    const uint32_t keep = a;
-    a = yes ? b : a;
-    b = yes ? keep : b;
-  };
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const int other = 3 - bit;  // pairs (0, bit) and (other, 3)
-    swap_if(t & bit, x[0], x[bit]);
-    swap_if(t & bit, x[other], x[3]);
-    x[bit] = __shfl_xor_sync(~0u, x[bit], bit);
-    x[3] = __shfl_xor_sync(~0u, x[3], bit);
-    swap_if(t & bit, x[0], x[bit]);
-    swap_if(t & bit, x[other], x[3]);
-  }
+// Added to float32 memory that no other thread touches: sent to the L2, not waited for.
+__device__ __forceinline__ void AddVector(float* to, float4 v) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
 }
 
-// A warp's 16 rows from `row` of the tile on, 128 columns from `column` on.
-template <typename Problem>
-__device__ void StoreBf16(const Problem& problem, const ExpertsTile& tile, int row, int column,
-                          const float (&sums)[64]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+// A warp's 16 rows of the tile, 128 columns from `column` on, a line of each at a time. rows: of
+// out, where this lane's loads go, or -1.
+template <typename T, typename Problem>
+__device__ __forceinline__ void StoreLines(const Problem& problem, const ExpertsTile& tile,
+                                           const int (&rows)[4], int column,
+                                           const LinedOutputs<T>& lines, const float (&sums)[64]) {
+  using Lines = LinedOutputs<T>;
+  T* const out = static_cast<T*>(problem.out) + tile.n + column + Lines::column();
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + g + 8 * half;
-    const int to = r >= tile.num_m ? 0 : Problem::kLists ? tile.slots[r] : tile.row + r;
-    bf16* out = static_cast<bf16*>(problem.out) + to * problem.out_stride + tile.n + column + 8 * t;
+  for (int c = 0; c < 128; c += Lines::kColumns) {
+    if (column + c >= tile.num_n) break;
+    lines.Put(sums + c / 8 * 4);
+    const bool valid = column + c + Lines::column() < tile.num_n;
 #pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      uint32_t x[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = 4 * (4 * q + j) + 2 * half;
-        x[j] = PackBf16(sums[at], sums[at + 1]);
-      }
-      TransposeQuad(x);
-      if (r < tile.num_m && column + 32 * q + 8 * t < tile.num_n) {
-        *reinterpret_cast<uint4*>(out + 32 * q) = make_uint4(x[0], x[1], x[2], x[3]);
-      }
-    }
-  }
-}
-
-// The same, added to float32 memory that no other thread touches: sent to the L2, not waited for.
-template <typename Problem>
-__device__ void AddFloat(const Problem& problem, const ExpertsTile& tile, int row, int column,
-                         const float (&sums)[64]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4, odd = t & 1;
-  const int64_t first_row = int64_t{tile.expert} * problem.m + tile.m;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + g + 8 * half;
-    float* out = static_cast<float*>(problem.out) + (first_row + r) * problem.out_stride + tile.n;
-#pragma unroll
-    for (int j = 0; j < 16; j += 2) {
-      const int at = 4 * j + 2 * half;
-      // Even lanes take columns of fragment j, odd ones of j + 1, four each.
-      const float x = __shfl_xor_sync(~0u, odd ? sums[at] : sums[at + 4], 1);
-      const float y = __shfl_xor_sync(~0u, odd ? sums[at + 1] : sums[at + 5], 1);
-      const float4 v = odd ? make_float4(x, y, sums[at + 4], sums[at + 5])
-                           : make_float4(sums[at], sums[at + 1], x, y);
-      const int c = column + 8 * (j + odd) + 2 * (t - odd);
-      if (r < tile.num_m && c < tile.num_n) {
-        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(out + c), "f"(v.x),
-                     "f"(v.y), "f"(v.z), "f"(v.w)
-                     : "memory");
+    for (int i = 0; i < Lines::kLoads; ++i) {
+      if (!valid || rows[i] < 0) continue;
+      T* to = out + rows[i] * problem.out_stride + c;
+      if constexpr (Problem::kWeight) {
+        AddVector(to, lines.template Get<float4>(i));
+      } else {
+        *reinterpret_cast<uint4*>(to) = lines.template Get<uint4>(i);
       }
     }
   }
@@ -278,7 +255,7 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
   extern __shared__ char unaligned[];
   char* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
-  __shared__ TileList<Problem> tiles;
+  __shared__ TileList<Problem, 1, Shape::kTileTable> tiles;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
@@ -296,14 +273,10 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
     if (!kLists && producer != 0) return;
     ExpertsRowCopier copier(producer);
     RingPosition ring;
-    int vouched = 0, issued = 0;
-    const auto vouch = [&] {  // this thread's copies for the oldest open stage have landed
-      FenceForTensorCores();
-      BarrierArrive(&full[vouched++ % Shape::kStages]);
-    };
+    if (kLists && num_mine > 0) copier.FindNext(tiles.At(problem, 0));
     for (int i = 0; i < num_mine; ++i) {
       const ExpertsTile tile = tiles.At(problem, i);
-      if constexpr (kLists) copier.Start(problem, tile);
+      if constexpr (kLists) copier.TakeNext(problem);
       for (int k0 = 0; k0 < tile.depth; k0 += kSlab) {
         char* stage = stages + ring.stage * Shape::kStageBytes;
         BarrierWait(&empty[ring.stage], ring.phase ^ 1);
@@ -312,29 +285,28 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
         }
         if constexpr (kLists) {
           copier.Copy(stage, k0, tile.depth);
-          asm volatile("cp.async.commit_group;" ::: "memory");
-          if (++issued > Shape::kLag) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kLag) : "memory");
-            vouch();
-          }
+          BarrierArriveAfterCopies(&full[ring.stage]);
+          if (k0 == 0 && i + 1 < num_mine) copier.FindNext(tiles.At(problem, i + 1));
         } else {
           BarrierArrive(&full[ring.stage]);
         }
         ring.Advance(Shape::kStages);
       }
     }
-    if constexpr (kLists) {
-      WaitForOwnCopies();
-      while (vouched < issued) vouch();
-    }
+    WaitForOwnCopies();
     return;
   }
 
   TakeRegisters<Shape::kConsumerRegisters>();
-  const int first_row = 64 * (warp / 4);
+  using Lines = typename Problem::Lines;
+  const Lines lines{stages + Shape::kStages * Shape::kStageBytes + warp * Lines::kBytes};
+  const int first_row = 64 * (warp / 4), warp_row = 16 * warp;
   RingPosition ring;
   for (int i = 0; i < num_mine; ++i) {
     const ExpertsTile tile = tiles.At(problem, i);
+    int output_rows[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) output_rows[j] = problem.OutputRow(tile, warp_row + lines.row(j));
     float sums[2][64];
     const bool busy = first_row < tile.num_m;
     int held = -1;  // stage that the products under way still read
@@ -342,6 +314,9 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
       BarrierWait(&full[ring.stage], ring.phase);
       const char* a = stages + ring.stage * Shape::kStageBytes;
       const char* b = a + kTileM * 128;
+      // Here the producers' copies become visible to the tensor cores: a fence of theirs would wait
+      // for the newest of them.
+      if constexpr (kLists) FenceForTensorCores();
       if (busy) {
         WgmmaFence();
 #pragma unroll
@@ -368,12 +343,7 @@ __global__ void __launch_bounds__(ExpertsGradShape::kThreads, 1)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       FenceRegisters(sums[h]);
-      const int row = first_row + 16 * (warp % 4);
-      if constexpr (kWeight) {
-        AddFloat(problem, tile, row, 128 * h, sums[h]);
-      } else {
-        StoreBf16(problem, tile, row, 128 * h, sums[h]);
-      }
+      StoreLines(problem, tile, output_rows, 128 * h, lines, sums[h]);
     }
   }
 #endif
