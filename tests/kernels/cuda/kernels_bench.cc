@@ -1,7 +1,7 @@
 // Times of the GPU kernels, each on its own, against what bounds them: bytes over the copy ceiling,
 // or products over the matmul ceiling, both measured in the same run. Not a test:
 //
-//   kernels_bench [linear|attention|rows|experts|route|sampler ...]
+//   kernels_bench [linear|attention|rows|experts|experts_grad|route|sampler ...]
 //
 // Launches follow one another as in a step (programmatic dependent launch), over enough copies of
 // the operands that nothing is found in L2.
@@ -21,6 +21,7 @@
 #include "kernels/cuda/fill.h"
 #include "kernels/experts/norm_route_cuda.h"
 #include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/experts/routed_experts_grad_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rope/qk_norm_rope_cuda.h"
@@ -350,6 +351,44 @@ void BenchExperts(const DeviceLimits& limits, int64_t rows) {
         touched * matrix + static_cast<double>(hidden.bytes() + y.bytes()), operations);
 }
 
+// The training forward's products, and the whole gradient.
+void BenchExpertsGrad(const DeviceLimits& limits, int64_t rows) {
+  const ExpertsShape s{128, 8, 2048, 768};
+  const int64_t slots = rows * s.top_k;
+  const Copies x(rows, s.d), logits(rows, s.num_experts, DType::kFloat32),
+      w_gate_up(s.num_experts * 2 * s.f, s.d), w_down(s.num_experts * s.d, s.f),
+      dw_gate_up(s.num_experts * 2 * s.f, s.d, DType::kFloat32),
+      dw_down(s.num_experts * s.d, s.f, DType::kFloat32), gate_up(slots, 2 * s.f),
+      hidden(slots, s.f), y(slots, s.d), dout(rows, s.d), dx(rows, s.d);
+  const DeviceBuffer weights(4 * slots), dweights(4 * slots), experts(4 * slots),
+      counts(4 * s.num_experts), lists(4 * s.num_experts * rows),
+      workspace(RoutedExpertsGradWorkspaceBytes(s, rows, kType));
+  const DeviceBuffer positions = Upload(std::vector<int32_t>(static_cast<size_t>(rows), 0));
+  const Routing routing{weights.as<float>(), experts.as<int32_t>(), counts.as<int32_t>(),
+                        lists.as<int32_t>(), rows};
+  CUDA_CHECK(cudaMemset(counts.data(), 0, static_cast<size_t>(counts.bytes())));
+  RouteTopK(logits.view(0), s, positions.as<int32_t>(), {}, routing, nullptr);
+  SortExpertLists(routing, s, rows, nullptr);
+  const auto down = static_cast<double>(w_down.bytes());
+  const double operations = 2.0 * static_cast<double>(slots * s.f * s.d);
+  Print(fmt::format("experts, training forward's gate and up: {} rows", rows), Time([&](int i) {
+          ExpertsLinear(x.view(i), s.top_k, w_gate_up.view(i), s, routing, limits, gate_up.view(i),
+                        nullptr);
+        }),
+        2 * down + static_cast<double>(x.bytes() + gate_up.bytes()), 2 * operations);
+  Print(fmt::format("experts, training forward's down: {} rows", rows), Time([&](int i) {
+          ExpertsLinear(hidden.view(i), 1, w_down.view(i), s, routing, limits, y.view(i), nullptr);
+        }),
+        down + static_cast<double>(hidden.bytes() + y.bytes()), operations);
+  Print(fmt::format("experts, gradient: {} rows", rows), Time([&](int i) {
+          RoutedExpertsGrad(
+              {dout.view(i), x.view(i), gate_up.view(i), w_gate_up.view(i), w_down.view(i), routing,
+               dx.view(i), dweights.as<float>(), dw_gate_up.view(i), dw_down.view(i)},
+              s, limits, workspace.data(), nullptr);
+        }),
+        3 * down + 3 * 4 * down, 6 * operations);  // the weights' gradients read and written
+}
+
 void BenchSampler(int64_t rows, int64_t vocabulary, const char* what, const SamplerRow& row) {
   const Copies logits(rows, vocabulary);
   std::vector<SamplerRow> host(static_cast<size_t>(rows), row);
@@ -384,7 +423,10 @@ int Main(int argc, char** argv) {
     for (const int64_t rows : {1, 8, 64, 256, 512}) BenchNormRoute(*limits, rows);
   }
   if (wants("experts")) {
-    for (const int64_t rows : {1, 8, 64, 512, 8192}) BenchExperts(*limits, rows);
+    for (const int64_t rows : {1, 8, 64, 256, 512, 1024, 8192}) BenchExperts(*limits, rows);
+  }
+  if (wants("experts_grad")) {
+    for (const int64_t rows : {4096, 16384}) BenchExpertsGrad(*limits, rows);
   }
   if (wants("sampler")) {
     SamplerRow filtered, peaked, flat;
