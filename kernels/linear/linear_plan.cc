@@ -12,7 +12,7 @@ bool TilesPay(int64_t rows, int64_t features, int64_t k, bool gated, const Devic
   const int64_t clusters = limits.num_sms / kClusterSms;
   // Microseconds, as measured on an H200 (kernels_bench linear; kernels/BENCHMARKS.md).
   const double waves = static_cast<double>((tiles + clusters - 1) / clusters);
-  const double tiled = waves * (10 + 0.78 * static_cast<double>(k / kSlab));
+  const double tiled = waves * (6 + 0.8 * static_cast<double>(k / kSlab));
   const double operations = 2.0 * static_cast<double>(rows * features * k) * (gated ? 2 : 1);
   const double per_microsecond = 190e6 / 132 * limits.num_sms;
   return tiled < 6 + operations / per_microsecond;

@@ -115,10 +115,10 @@ TEST(LinearPlan, TilesPayWhereTheyFillTheGpu) {
     // Measured on an H200: small layers at a batch of decode, and large ones.
     EXPECT_FALSE(TilesPay(1024, 960, 576, false, device));
     EXPECT_FALSE(TilesPay(1024, 576, 1536, false, device));
-    EXPECT_FALSE(TilesPay(512, 1536, 576, true, device));
+    EXPECT_FALSE(TilesPay(256, 1536, 576, true, device));
     EXPECT_FALSE(TilesPay(512, 2048, 4096, false, device));
-    EXPECT_TRUE(TilesPay(1024, 1536, 576, true, device));
-    EXPECT_TRUE(TilesPay(384, 5120, 2048, false, device));
+    EXPECT_TRUE(TilesPay(512, 1536, 576, true, device));
+    EXPECT_TRUE(TilesPay(256, 5120, 2048, false, device));
     EXPECT_TRUE(TilesPay(1024, 2048, 4096, false, device));
     EXPECT_TRUE(TilesPay(256, 6144, 4096, false, device));
     EXPECT_TRUE(TilesPay(8192, 960, 576, false, device));
