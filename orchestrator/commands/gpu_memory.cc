@@ -34,8 +34,6 @@ using rollout::cuda::CudaExecutor;
 using rollout::cuda::CudaOps;
 using rollout::cuda::CudaPassExecutor;
 
-// Code of kernels, ours and the libraries', as the driver loads it when it is first used.
-constexpr int64_t kCodeBytes = int64_t{512} << 20;
 constexpr int64_t kGraphNodeBytes = 4096;
 
 // Graphs of a decode step: by rows (four or so an octave) and by octave of the longest context.
@@ -148,9 +146,8 @@ absl::StatusOr<plan::MemoryNeeds> NeedsOnGpu(const MemoryQuestion& q,
   const rollout::cuda::CudaPassExecutorOptions engine = EngineOptionsOf(q.experiment, q.spec);
   RETURN_IF_ERROR(CheckKvFormat(engine.kv_format, q.spec, dtype));
   plan::MemoryNeeds needs;
-  needs.gpu = {{"taken before: driver, other programs", gpu.memory_bytes - gpu.free_bytes},
-               {"code of kernels and libraries", kCodeBytes},
-               {"weights", WeightBytes(q)}};
+  needs.gpu = plan::TakenUnasked(gpu.memory_bytes - gpu.free_bytes);
+  needs.gpu.push_back({"weights", WeightBytes(q)});
   if (q.for_training) AddTraining(q, gpu, &needs);
   needs.gpu.push_back(
       {"engine: buffers of a step",

@@ -17,8 +17,6 @@ namespace {
 constexpr int64_t kBlock = kernels::kBlockTokens;
 // What the driver takes for a process before it asks for anything, where no GPU can be asked.
 constexpr int64_t kContextBytes = 600'000'000;
-// Left free for what the driver takes unasked.
-constexpr int64_t kSpareBytes = int64_t{512} << 20;
 // The binary, its libraries and buffers of no consequence.
 constexpr int64_t kProgramBytes = int64_t{1} << 30;
 
@@ -156,18 +154,19 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
 
 absl::StatusOr<plan::MemoryPlan> PlanMemory(const MemoryQuestion& q,
                                             const std::optional<kernels::DeviceLimits>& gpu) {
-  plan::MemoryLimits limits;
-  limits.host_bytes = MachineMemory();
-  if (!gpu) return plan::Decide(NeedsOnHost(q), limits);
+  if (!gpu) return plan::Decide(NeedsOnHost(q), {.host_bytes = MachineMemory()});
   ASSIGN_OR_RETURN(plan::MemoryNeeds needs, NeedsOnGpu(q, *gpu));
   AddHostsPart(q, &needs);
   needs.offload = ToOffload(q.experiment.trainer.optimizer_offload);
-  limits.gpu_name =
-      fmt::format("compute capability {}.{}", gpu->architecture / 10, gpu->architecture % 10);
-  limits.gpu_bytes = gpu->memory_bytes;
-  limits.gpu_spare_bytes = kSpareBytes;
-  limits.gpu_page_bytes = GpuPageBytes();
+  plan::MemoryLimits limits =
+      plan::LimitsOfGpu(gpu->architecture, gpu->memory_bytes, GpuPageBytes());
+  limits.host_bytes = MachineMemory();
   return plan::Decide(needs, limits);
+}
+
+absl::Status AsSettingsMistake(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return InvalidInput("it does not fit: {}", StatusText(status));
 }
 
 absl::StatusOr<kernels::DeviceLimits> GpuOfTable(const std::string& name, int64_t memory_bytes) {

@@ -40,6 +40,10 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& question, int64_t block_bytes);
 absl::StatusOr<plan::MemoryPlan> PlanMemory(const MemoryQuestion& question,
                                             const std::optional<kernels::DeviceLimits>& gpu);
 
+// What does not fit as the caller's mistake, for commands where that is all that went wrong: not
+// the machine failed, and another setting helps. Other statuses pass.
+absl::Status AsSettingsMistake(const absl::Status& status);
+
 // A GPU of the tables (h200, b200, rubin) with so much memory (0: the table's), as if nothing else
 // ran on it.
 absl::StatusOr<kernels::DeviceLimits> GpuOfTable(const std::string& name, int64_t memory_bytes);

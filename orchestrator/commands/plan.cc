@@ -45,10 +45,7 @@ absl::Status Plan(const PlanArguments& arguments) {
   options.supervised = arguments.supervised;
   ASSIGN_OR_RETURN(const plan::MemoryPlan plan, PlanSession(experiment, options, gpu));
   std::fputs(plan::PlanText(plan).c_str(), stdout);
-  const absl::Status fits = plan::CheckFits(plan);
-  if (fits.ok()) return fits;
-  // Not the machine's failure: another setting helps.
-  return InvalidInput("it does not fit: {}", StatusText(fits));
+  return AsSettingsMistake(plan::CheckFits(plan));
 }
 
 }  // namespace orrery::commands

@@ -9,6 +9,10 @@
 namespace orrery::plan {
 namespace {
 
+constexpr int64_t kSpareBytes = int64_t{512} << 20;
+// Code of kernels, ours and the libraries', as the driver loads it when it is first used.
+constexpr int64_t kCodeBytes = int64_t{512} << 20;
+
 std::string Size(int64_t bytes) {
   const auto x = static_cast<double>(bytes);
   if (bytes < 1000 * 1000 * 1000) return fmt::format("{:.1f} MB", x * 1e-6);
@@ -146,6 +150,7 @@ std::string Fix(const MemoryPlan& plan) {
 }
 
 std::string Largest(std::vector<Item> items) {
+  std::erase_if(items, [](const Item& item) { return item.bytes == 0; });
   std::stable_sort(items.begin(), items.end(),
                    [](const Item& a, const Item& b) { return a.bytes > b.bytes; });
   std::string text;
@@ -161,6 +166,20 @@ int64_t Sum(const std::vector<Item>& items) {
   int64_t sum = 0;
   for (const Item& item : items) sum += item.bytes;
   return sum;
+}
+
+MemoryLimits LimitsOfGpu(int architecture, int64_t memory_bytes, int64_t page_bytes) {
+  MemoryLimits limits;
+  limits.gpu_name = fmt::format("compute capability {}.{}", architecture / 10, architecture % 10);
+  limits.gpu_bytes = memory_bytes;
+  limits.gpu_spare_bytes = kSpareBytes;
+  limits.gpu_page_bytes = page_bytes;
+  return limits;
+}
+
+std::vector<Item> TakenUnasked(int64_t taken_bytes) {
+  return {{"taken before: driver, other programs", taken_bytes},
+          {"code of kernels and libraries", kCodeBytes}};
 }
 
 int64_t MemoryPlan::kv_bytes() const { return KvBytes(needs, limits, kv_blocks); }
@@ -209,17 +228,19 @@ MemoryPlan Decide(const MemoryNeeds& needs, const MemoryLimits& limits) {
   return plan;
 }
 
-absl::Status CheckFits(const MemoryPlan& plan) {
+absl::Status CheckFits(const MemoryPlan& plan) { return CheckFits(plan, Fix(plan)); }
+
+absl::Status CheckFits(const MemoryPlan& plan, std::string_view fix) {
   if (!plan.fits_gpu()) {
     return Exhausted("it takes {} of the GPU's memory, and {} are there ({}): {}; {}",
                      Size(plan.gpu_bytes()),
                      Size(plan.limits.gpu_bytes - plan.limits.gpu_spare_bytes),
-                     plan.limits.gpu_name, Largest(GpuItems(plan)), Fix(plan));
+                     plan.limits.gpu_name, Largest(GpuItems(plan)), fix);
   }
   if (!plan.fits_host()) {
     return Exhausted("it takes {} of the host's memory, and {} are there: {}; {}",
                      Size(plan.host_bytes()), Size(plan.limits.host_bytes),
-                     Largest(HostItems(plan)), Fix(plan));
+                     Largest(HostItems(plan)), fix);
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,6 +58,11 @@ struct MemoryLimits {
   int64_t host_bytes = 0;
 };
 
+// What a GPU has, in bytes; some are left free for what the driver takes unasked.
+MemoryLimits LimitsOfGpu(int architecture, int64_t memory_bytes, int64_t page_bytes);
+// What every process has of it: what was taken before, and code as the driver loads it.
+std::vector<Item> TakenUnasked(int64_t taken_bytes);
+
 struct MemoryPlan {
   MemoryNeeds needs;
   MemoryLimits limits;
@@ -76,6 +82,8 @@ MemoryPlan Decide(const MemoryNeeds& needs, const MemoryLimits& limits);
 
 // ResourceExhausted, with what is taken and which settings change it.
 absl::Status CheckFits(const MemoryPlan& plan);
+// The same of a plan that no experiment decides; fix: what to change.
+absl::Status CheckFits(const MemoryPlan& plan, std::string_view fix);
 
 // One line for the journal: totals, and what gave way.
 std::string Summary(const MemoryPlan& plan);

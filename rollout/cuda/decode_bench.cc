@@ -6,6 +6,7 @@
 #include "kernels/cuda/device.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "rollout/cuda/bench_memory.h"
 #include "rollout/cuda/cuda_executor.h"
 
 namespace orrery::rollout::cuda {
@@ -18,21 +19,23 @@ double Seconds(Clock::time_point from) {
   return std::chrono::duration<double>(Clock::now() - from).count();
 }
 
+constexpr int64_t kCopyBytes = int64_t{4} << 30;  // read, and as many written
+
 double MeasureCopy(cudaStream_t stream) {
-  constexpr int64_t kBytes = int64_t{4} << 30;
-  const DeviceBuffer from(kBytes), to(kBytes);
+  const DeviceBuffer from(kCopyBytes), to(kCopyBytes);
   cudaEvent_t start, stop;
   CUDA_CHECK(cudaEventCreate(&start));
   CUDA_CHECK(cudaEventCreate(&stop));
   double best = 0;
   for (int i = 0; i < 6; ++i) {
     CUDA_CHECK(cudaEventRecord(start, stream));
-    CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice, stream));
+    CUDA_CHECK(
+        cudaMemcpyAsync(to.data(), from.data(), kCopyBytes, cudaMemcpyDeviceToDevice, stream));
     CUDA_CHECK(cudaEventRecord(stop, stream));
     CUDA_CHECK(cudaEventSynchronize(stop));
     float ms = 0;
     CUDA_CHECK(cudaEventElapsedTime(&ms, start, stop));
-    best = std::max(best, 2.0 * kBytes / (ms * 1e-3));
+    best = std::max(best, 2.0 * kCopyBytes / (ms * 1e-3));
   }
   cudaEventDestroy(start);
   cudaEventDestroy(stop);
@@ -116,20 +119,44 @@ DecodeBenchResult Measure(const DeviceWeights& weights, CudaExecutor* executor, 
   return result;
 }
 
+// Of a sequence.
+int64_t BlocksEach(const DecodeBenchOptions& options) {
+  return (options.context + options.steps) / kBlockTokens + 1;
+}
+
+OpsLimits LimitsFor(const DecodeBenchOptions& options) {
+  const int64_t most = *std::max_element(options.batches.begin(), options.batches.end());
+  OpsLimits limits;
+  limits.max_rows = limits.max_samples = limits.max_logit_rows = most;
+  limits.max_positions = BlocksEach(options) * kBlockTokens;
+  limits.kv_blocks = most * BlocksEach(options);
+  limits.numerics = options.numerics;
+  limits.kv_format = options.kv_format;
+  return limits;
+}
+
 }  // namespace
+
+plan::MemoryPlan PlanDecodeBench(const model::ModelSpec& spec, const DecodeBenchOptions& options,
+                                 const kernels::DeviceLimits& device) {
+  const OpsLimits limits = LimitsFor(options);
+  plan::MemoryNeeds needs = NeedsOfEngine(spec, device, limits);
+  needs.kv.wanted = limits.kv_blocks;
+  needs.kv.fixed = true;
+  // What the copies take before is given back.
+  const int64_t taken = plan::Sum(needs.gpu) + limits.kv_blocks * needs.kv.block_bytes;
+  const int64_t copies = device.memory_bytes - device.free_bytes + 2 * kCopyBytes;
+  needs.gpu.push_back({"buffers of the measured copy", std::max<int64_t>(0, copies - taken)});
+  return plan::Decide(needs, LimitsOf(device));
+}
 
 absl::StatusOr<DecodeBenchReport> RunDecodeBench(const model::ModelSpec& spec,
                                                  const DecodeBenchOptions& options) {
   ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
-  const int64_t most = *std::max_element(options.batches.begin(), options.batches.end());
-  const int64_t last = options.context + options.steps;
-  const int64_t blocks_each = last / kBlockTokens + 1;
-  OpsLimits limits;
-  limits.max_rows = limits.max_samples = limits.max_logit_rows = most;
-  limits.max_positions = blocks_each * kBlockTokens;
-  limits.kv_blocks = most * blocks_each;
-  limits.numerics = options.numerics;
-  limits.kv_format = options.kv_format;
+  RETURN_IF_ERROR(plan::CheckFits(PlanDecodeBench(spec, options, device),
+                                  "lower --batch or --context, or add --float8-kv"));
+  const int64_t blocks_each = BlocksEach(options);
+  const OpsLimits limits = LimitsFor(options);
   DecodeBenchReport report;
   report.copy_bytes_per_second = MeasureCopy(nullptr);
   const Clock::time_point begin = Clock::now();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "orchestrator/plan/memory_plan.h"
 #include "rollout/cuda/cuda_ops.h"
 #include "trainer/model/model_spec.h"
 
@@ -37,6 +38,11 @@ struct DecodeBenchReport {
   std::vector<DecodeBenchResult> results;
 };
 
+// What the measurement takes of a GPU; needs none.
+plan::MemoryPlan PlanDecodeBench(const model::ModelSpec& spec, const DecodeBenchOptions& options,
+                                 const kernels::DeviceLimits& device);
+
+// ResourceExhausted, before anything is taken, where that does not fit.
 absl::StatusOr<DecodeBenchReport> RunDecodeBench(const model::ModelSpec& spec,
                                                  const DecodeBenchOptions& options);
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "rollout/cuda/bench_memory.h"
 #include "rollout/cuda/cuda_pass_executor.h"
 #include "rollout/engine.h"
 
@@ -15,6 +16,10 @@ namespace orrery::rollout::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Percent of the GPU's memory: more than a run leaves, so that caches stay of the size that earlier
+// measurements had.
+constexpr int64_t kSparePart = 5;
 
 double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -64,6 +69,20 @@ int64_t BlocksOf(int64_t tokens) {
   return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
 }
 
+CudaPassExecutorOptions ExecutorOptionsFor(const RolloutBenchOptions& options) {
+  CudaPassExecutorOptions result;
+  result.numerics = options.numerics;
+  result.kv_format = options.kv_format;
+  SchedulerLimits& limits = result.scheduler;
+  limits.max_running = options.max_running;
+  limits.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  limits.max_positions =
+      options.prompt_tokens + *std::max_element(options.lengths.begin(), options.lengths.end());
+  limits.max_draws = std::max<int64_t>(options.samples, 512);
+  limits.swap_blocks = BlocksOf(options.swap_tokens);
+  return result;
+}
+
 // One token alone: what waits for it is the start of everything.
 double FirstToken(Engine* engine, const model::ModelSpec& spec, RolloutBenchOptions options) {
   options.samples = 1;
@@ -78,37 +97,31 @@ double FirstToken(Engine* engine, const model::ModelSpec& spec, RolloutBenchOpti
 
 }  // namespace
 
+plan::MemoryPlan PlanRolloutBench(const model::ModelSpec& spec, const RolloutBenchOptions& options,
+                                  const kernels::DeviceLimits& device) {
+  const CudaPassExecutorOptions executor = ExecutorOptionsFor(options);
+  plan::MemoryNeeds needs = NeedsOfEngine(spec, device, CudaPassExecutor::ToOpsLimits(executor));
+  needs.kv.least = BlocksOf(executor.scheduler.max_positions) + 1;
+  needs.kv.wanted = options.prompts * options.samples * needs.kv.least;
+  needs.kv.fixed = options.kv_tokens > 0;
+  if (needs.kv.fixed) needs.kv.wanted = BlocksOf(options.kv_tokens);
+  plan::MemoryLimits limits = LimitsOf(device);
+  limits.gpu_spare_bytes = std::max(limits.gpu_spare_bytes, device.memory_bytes / 100 * kSparePart);
+  return plan::Decide(needs, limits);
+}
+
 absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
                                                    const RolloutBenchOptions& options) {
   if (options.lengths.empty()) return InvalidInput("no lengths of responses were given");
   ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
   const Clock::time_point start = Clock::now();
-  const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
-  CudaPassExecutorOptions executor_options;
-  executor_options.numerics = options.numerics;
-  executor_options.kv_format = options.kv_format;
-  SchedulerLimits& limits = executor_options.scheduler;
-  limits.max_running = options.max_running;
-  limits.prefill_chunk_tokens = options.prefill_chunk_tokens;
-  limits.max_positions = options.prompt_tokens + longest;
-  limits.max_draws = std::max<int64_t>(options.samples, 512);
-  const kernels::DType dtype = kernels::DType::kBFloat16;
-  const int64_t fixed =
-      model::WeightLayout(spec).num_elements * kernels::SizeOf(dtype) +
-      CudaOps::BufferBytes(spec, dtype, device, CudaPassExecutor::ToOpsLimits(executor_options));
-  const int64_t block = CudaOps::KvBytes(spec, dtype, 1, options.kv_format);
-  const int64_t room = device.memory_bytes / 100 * 94 - fixed;
-  const int64_t useful = options.prompts * options.samples * (BlocksOf(limits.max_positions) + 1);
-  executor_options.kv_blocks = std::min(room / block, useful);
-  if (options.kv_tokens > 0) {
-    executor_options.kv_blocks = std::min(room / block, BlocksOf(options.kv_tokens));
-  }
-  limits.swap_blocks = BlocksOf(options.swap_tokens);
-  if (executor_options.kv_blocks < 1) {
-    return Exhausted("weights and buffers take {} MB of the GPU's {} MB", fixed >> 20,
-                     device.memory_bytes >> 20);
-  }
-  auto weights = std::make_unique<DeviceWeights>(spec, dtype);
+  const plan::MemoryPlan plan = PlanRolloutBench(spec, options, device);
+  RETURN_IF_ERROR(plan::CheckFits(
+      plan, "lower --max-running, --chunk-tokens or --kv-tokens, or choose a smaller --shape"));
+  CudaPassExecutorOptions executor_options = ExecutorOptionsFor(options);
+  executor_options.kv_blocks = plan.kv_blocks;
+  const SchedulerLimits& limits = executor_options.scheduler;
+  auto weights = std::make_unique<DeviceWeights>(spec, kernels::DType::kBFloat16);
   weights->Randomise(options.seed, nullptr);
   CUDA_CHECK(cudaDeviceSynchronize());
   Engine engine(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "orchestrator/plan/memory_plan.h"
 #include "rollout/cuda/cuda_ops.h"
 #include "trainer/model/model_spec.h"
 
@@ -37,6 +38,12 @@ struct RolloutBenchReport {
   double tokens_per_second() const { return static_cast<double>(new_tokens) / seconds; }
 };
 
+// What the measurement takes of a GPU; needs none. Keys and values: kv_tokens or none at all, else
+// what there is room for, a sequence at least.
+plan::MemoryPlan PlanRolloutBench(const model::ModelSpec& spec, const RolloutBenchOptions& options,
+                                  const kernels::DeviceLimits& device);
+
+// ResourceExhausted, before anything is taken, where that does not fit.
 absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
                                                    const RolloutBenchOptions& options);
 

@@ -64,6 +64,43 @@ TrainingSequence RandomSequence(const model::ModelSpec& spec, int64_t tokens, ui
   return s;
 }
 
+int64_t SequencesOf(const TrainBenchOptions& options) {  // of a micro-batch
+  return std::max<int64_t>(1, options.micro_batch_tokens / options.sequence_tokens);
+}
+
+std::vector<MicroBatch> MicroBatchesOf(const model::ModelSpec& spec,
+                                       const TrainBenchOptions& options) {
+  const int64_t sequences = SequencesOf(options);
+  std::vector<TrainingSequence> all;
+  for (int64_t i = 0; i < sequences * options.micro_batches; ++i) {
+    // One row fewer than tokens is computed of each sequence.
+    all.push_back(RandomSequence(spec, options.sequence_tokens + 1,
+                                 HashSeed({options.seed, 3, static_cast<uint64_t>(i)})));
+  }
+  return Pack(all, sequences * options.sequence_tokens, /*share_prefix=*/false);
+}
+
+plan::MemoryPlan PlanFor(const model::ModelSpec& spec, const TrainBenchOptions& options,
+                         const kernels::DeviceLimits& device,
+                         const std::vector<MicroBatch>& micros) {
+  CudaTrainingOptions dry;
+  dry.numerics = options.numerics;
+  dry.recompute = options.recompute;
+  const model::WeightLayout layout(spec);
+  const TrainingBytes bytes = CudaTrainingOps::DryRun(spec, DType::kBFloat16, device, dry, micros);
+  plan::MemoryPlan plan;
+  plan.limits = plan::LimitsOfGpu(device.architecture, device.memory_bytes,
+                                  kernels::cuda::PagePool::kPageBytes);
+  plan.needs.gpu = plan::TakenUnasked(device.memory_bytes - device.free_bytes);
+  plan.needs.training = {
+      {"weights",
+       kernels::cuda::PagePool::RoundUp(layout.num_elements * kernels::SizeOf(DType::kBFloat16))},
+      {"gradients, master weights and moments", CudaExecutor::StateBytes(layout)},
+      {"activations and logits of a micro-batch", bytes.activations + bytes.block + bytes.logits},
+      {"inputs, workspaces, libraries", bytes.workspaces() + bytes.inputs + bytes.fixed}};
+  return plan;
+}
+
 // Cross-entropy, the mean over a step's tokens.
 absl::Status Loss(double num_targets, const TokenScores& scores, std::span<float> dlogprobs) {
   if (scores.bad >= 0) return Failed("logits of target {} are not finite", scores.bad);
@@ -73,10 +110,25 @@ absl::Status Loss(double num_targets, const TokenScores& scores, std::span<float
 
 }  // namespace
 
+plan::MemoryPlan PlanTrainBench(const model::ModelSpec& spec, const TrainBenchOptions& options,
+                                const kernels::DeviceLimits& device) {
+  return PlanFor(spec, options, device, MicroBatchesOf(spec, options));
+}
+
+absl::Status CheckTrainBench(const plan::MemoryPlan& plan, const TrainBenchOptions& options) {
+  return plan::CheckFits(plan, options.recompute
+                                   ? "lower --layers or --micro-batch-tokens"
+                                   : "lower --layers or --micro-batch-tokens, or add --recompute");
+}
+
 absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
                                                const TrainBenchOptions& options) {
   ASSIGN_OR_RETURN(const kernels::DeviceLimits device, kernels::QueryDeviceLimits(0));
+  const std::vector<MicroBatch> micros = MicroBatchesOf(spec, options);
+  const plan::MemoryPlan plan = PlanFor(spec, options, device, micros);
+  RETURN_IF_ERROR(CheckTrainBench(plan, options));
   TrainBenchReport report;
+  report.planned_bytes = static_cast<double>(plan::Sum(plan.needs.training));
   ASSIGN_OR_RETURN(report.ceiling_flops_per_second, MeasureCeiling());
   const int64_t free_before = kernels::QueryDeviceMemory().free_bytes;
   auto weights = std::make_shared<DeviceWeights>(spec, DType::kBFloat16);
@@ -87,24 +139,7 @@ absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
   executor_options.recompute = options.recompute;
   ASSIGN_OR_RETURN(const auto executor, CudaExecutor::Create(/*host=*/nullptr, weights, nullptr,
                                                              device, executor_options));
-  // One row fewer than tokens is computed of each sequence.
-  const int64_t sequences =
-      std::max<int64_t>(1, options.micro_batch_tokens / options.sequence_tokens);
-  std::vector<TrainingSequence> all;
-  for (int64_t i = 0; i < sequences * options.micro_batches; ++i) {
-    all.push_back(RandomSequence(spec, options.sequence_tokens + 1,
-                                 HashSeed({options.seed, 3, static_cast<uint64_t>(i)})));
-  }
-  const std::vector<MicroBatch> micros =
-      Pack(all, sequences * options.sequence_tokens, /*share_prefix=*/false);
-  CudaTrainingOptions dry;
-  dry.numerics = options.numerics;
-  dry.recompute = options.recompute;
-  report.planned_bytes = static_cast<double>(
-      kernels::cuda::PagePool::RoundUp(weights->bytes()) +
-      CudaExecutor::StateBytes(weights->layout()) +
-      CudaTrainingOps::DryRun(spec, DType::kBFloat16, device, dry, micros).total());
-  const double rows = static_cast<double>(sequences * options.micro_batches) *
+  const double rows = static_cast<double>(SequencesOf(options) * options.micro_batches) *
                       static_cast<double>(options.sequence_tokens);
   const auto step = [&]() -> absl::Status {
     RETURN_IF_ERROR(

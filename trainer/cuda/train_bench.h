@@ -7,7 +7,9 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/device_limits.h"
 #include "kernels/cuda/numerics.h"
+#include "orchestrator/plan/memory_plan.h"
 #include "trainer/model/model_spec.h"
 
 namespace orrery::trainer {
@@ -28,10 +30,18 @@ struct TrainBenchReport {
   double model_flops = 0;               // of a step
   double ceiling_flops_per_second = 0;  // an 8192 x 8192 x 8192 bfloat16 product
   double memory_bytes = 0;              // taken on the device in all, as the driver says
-  double planned_bytes = 0;             // as a dry run said before
+  double planned_bytes = 0;             // as a dry run said before, without code of kernels
   double mfu() const { return model_flops / step_seconds / ceiling_flops_per_second; }
 };
 
+// What the measurement takes of a GPU; needs none.
+plan::MemoryPlan PlanTrainBench(const model::ModelSpec& spec, const TrainBenchOptions& options,
+                                const kernels::DeviceLimits& device);
+
+// ResourceExhausted, before anything is taken, where that does not fit.
+absl::Status CheckTrainBench(const plan::MemoryPlan& plan, const TrainBenchOptions& options);
+
+// Refuses what CheckTrainBench does.
 absl::StatusOr<TrainBenchReport> RunTrainBench(const model::ModelSpec& spec,
                                                const TrainBenchOptions& options);
 

@@ -207,5 +207,19 @@ TEST(MemoryPlanTest, AnyNumbersMakeAPlan) {
   EXPECT_GT(fitted, 200);
 }
 
+// A plan that no experiment decides, as a measurement's.
+TEST(MemoryPlanTest, AFixOfItsOwnAndNoKeysAndValues) {
+  MemoryPlan plan;
+  plan.limits = LimitsOfGpu(/*architecture=*/90, 100 * kGb, /*page_bytes=*/1 << 20);
+  plan.needs.gpu = TakenUnasked(7 * kGb);
+  plan.needs.training = {{"activations", 90 * kGb}};
+  EXPECT_TRUE(CheckFits(plan, "lower it").ok());
+  plan.needs.training.front().bytes += 2 * kGb;  // 99.54 and the driver's half
+  EXPECT_EQ(std::string(CheckFits(plan, "lower it").message()),
+            "it takes 99.54 GB of the GPU's memory, and 99.46 GB are there (compute capability "
+            "9.0): activations 92.00 GB, taken before: driver, other programs 7.00 GB, code of "
+            "kernels and libraries 536.9 MB; lower it");
+}
+
 }  // namespace
 }  // namespace orrery::plan
