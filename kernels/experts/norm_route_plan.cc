@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block_residency.h"
+
 namespace orrery::kernels::cuda {
 namespace {
 
 constexpr int64_t kStaticBytes = 12 << 10;  // norm_route.cu asserts that it has no more
-constexpr int64_t kReservedBytes = 1024;    // of a block's shared memory, by the driver
+constexpr int64_t kMaxBlocksPerSm = 4;      // of 512 threads, the most that a block has
 constexpr int64_t kMaxWaves = 2;            // more take longer than the three kernels
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -18,9 +20,9 @@ int64_t SharedBytes(int64_t cluster_rows, int64_t d, int64_t experts) {
 
 // Times that the GPU is filled with clusters.
 int64_t Waves(int64_t rows, const NormRoutePlan& plan, const DeviceLimits& limits) {
-  const int64_t block = plan.shared_bytes + kStaticBytes + kReservedBytes;
-  const int64_t a_sm = std::min<int64_t>(limits.shared_bytes_per_sm / block, 4);  // 512 threads
-  return DivideUp(DivideUp(rows, plan.rows), limits.num_sms / kNormRouteBlocks * a_sm);
+  const int64_t blocks_per_sm =
+      std::min(BlocksPerSm(plan.shared_bytes + kStaticBytes, limits), kMaxBlocksPerSm);
+  return DivideUp(DivideUp(rows, plan.rows), limits.num_sms / kNormRouteBlocks * blocks_per_sm);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ GroupedTile PlanGrouped(const GroupedProduct& p, const DeviceLimits& limits) {
   if (limits.wgmma && p.k % 64 == 0) {  // kernels_bench experts on an H200
     if (p.slots >= 64 * p.num_experts) return GroupedTile::kCluster;
     const int64_t tile_features = p.gated ? 128 : 256;
-    const int64_t tiles = (p.features + tile_features - 1) / tile_features;
-    if (std::min(p.slots, p.num_experts) * tiles >= 3 * limits.num_sms) return GroupedTile::kBlock;
+    const int64_t feature_tiles = (p.features + tile_features - 1) / tile_features;
+    const int64_t lists = std::min(p.slots, p.num_experts);  // with rows, at most
+    if (lists * feature_tiles >= 3 * limits.num_sms) return GroupedTile::kBlock;
   }
   if (p.slots <= 2 * p.num_experts) return GroupedTile::kFew;
   if (p.slots <= 6 * p.num_experts) return GroupedTile::kSome;

@@ -8,7 +8,7 @@
 
 namespace orrery::kernels::cuda {
 
-// Weight rows (of gate-up half are gates) by rows of x.
+// Weight rows (of gate-up half are gates) by rows of x; an expert's rows are its list.
 enum class GroupedTile : uint8_t {
   kThin,     // 32 x 8: one row's experts are too few larger tiles for all SMs
   kFew,      // 128 x 8
@@ -20,8 +20,8 @@ enum class GroupedTile : uint8_t {
 };
 
 struct GroupedProduct {
-  int64_t slots = 0, num_experts = 0;
-  int64_t features = 0;  // outputs of an expert
+  int64_t slots = 0, num_experts = 0;  // slots: rows of all experts
+  int64_t features = 0;                // outputs of an expert
   int64_t k = 0;
   bool gated = false;  // gate and up
 };

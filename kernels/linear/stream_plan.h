@@ -8,7 +8,7 @@
 
 namespace orrery::kernels::cuda {
 
-// What the depths of stream_product.cuh's shapes were tuned on.
+// A shape's ring (stream_product.cuh) as deep as it was tuned.
 struct StreamRing {
   int stages = 0;           // on an H200
   int64_t stage_bytes = 0;  // with its two barriers

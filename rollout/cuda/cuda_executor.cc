@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernels/cuda/device.h"
 
@@ -29,13 +30,16 @@ int64_t Bucket(int64_t n) {
   return (n + step - 1) / step * step;
 }
 
-// The first position of each row's sequence that the step computes.
-void FillSettled(const Step& step, int32_t* to) {
+// The first position that the step computes of each row's sequence: below it, earlier steps did.
+// None of padding.
+void FillSettled(const Step& step, std::span<int32_t> to) {
   std::vector<int32_t> first(step.tables.size(), std::numeric_limits<int32_t>::max());
   for (const Step::Row& row : step.rows) {
     first[row.sequence] = std::min(first[row.sequence], row.position);
   }
-  for (size_t i = 0; i < step.rows.size(); ++i) to[i] = first[step.rows[i].sequence];
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i] = i < step.rows.size() ? first[step.rows[i].sequence] : 0;
+  }
 }
 
 }  // namespace
@@ -143,7 +147,7 @@ void CudaExecutor::Fill(const Step& step, const Extents& e, std::byte* to) const
     ints(at.slots)[i] = row.slot;
     ints(at.sequence_of)[i] = row.sequence;
   }
-  FillSettled(step, ints(at.settled));
+  FillSettled(step, {ints(at.settled), static_cast<size_t>(e.rows)});
   auto* sampling = reinterpret_cast<SamplerRow*>(to + at.sampling);
   for (int64_t i = 0; i < e.samples; ++i) {
     const bool real = i < static_cast<int64_t>(step.samples.size());

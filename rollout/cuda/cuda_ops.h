@@ -95,9 +95,9 @@ class CudaOps : public model::Ops {
   // Gives the memory of keys and values back to the pool, contents lost, until TakeKv; addresses
   // stay. Both wait for the device. REQUIRES: nothing that reads them is launched in between.
   void GiveBackKv();
+  void TakeKv();
   // What is idle of the pool goes back to the driver.
   void TrimPool() { pool_->Trim(); }
-  void TakeKv();
 
   // For measurements: keys and values as if something had been computed.
   void RandomiseKv(uint64_t seed);
