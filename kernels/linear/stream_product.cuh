@@ -13,7 +13,7 @@
 //
 // Problem says what is multiplied (device struct, passed by value):
 //   void Prepare(Shared*, warp, lane)           before the first tile; ends without a barrier
-//   static constexpr bool kEarlyWeights         tiles are known before the predecessor is done
+//   static constexpr bool early_weights()       tiles are known before the predecessor is done
 //   int NumTiles(const Shared&), Tile GetTile(const Shared&, int)
 //   const bf16* Weights(tile, half), int64_t weight_stride
 //                                               first weight row of the tile, and the next ones;

@@ -5,10 +5,10 @@
 // A tile of many rows belongs to a cluster of two thread blocks: each brings half of the weights to
 // both, so that less is read from L2, and has half of the rows, with as wide an instruction as they
 // need. Where the weights' stream from memory is the cost, a tile of few rows belongs to one block.
-// A ring of stages of 64 columns: the copy engine brings the weights, four producer warps the rows
-// of X, 16 bytes a thread, swizzled alike; they may lie anywhere. Two consumer warpgroups share a
-// block's rows of X and halve its weights; a half without outputs is skipped. Persistent thread
-// blocks.
+// A ring of stages of 64 columns: the copy engine brings the weights, and rows of X that lie one
+// after another; where they lie anywhere four producer warps do, 16 bytes a thread, swizzled alike.
+// Two consumer warpgroups share a block's rows of X and halve its weights; a half without outputs
+// is skipped. Persistent thread blocks.
 //
 // Of Problem it also reads w and weight_stride: the weights are one matrix. Where a tile's rows of
 // X lie one after another (rows_in_order()) the copy engine brings them too; otherwise they are
