@@ -109,10 +109,7 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   options.swap_tokens = a.swap_tokens;
   options.numerics = ToNumerics(a);
   options.kv_format = ToKvFormat(a);
-  absl::StatusOr<rollout::cuda::RolloutBenchReport> report =
-      rollout::cuda::RunRolloutBench(spec, options);
-  if (!report.ok()) return AsSettingsMistake(report.status());
-  return report;
+  return AsSettingsMistake(rollout::cuda::RunRolloutBench(spec, options));
 }
 
 }  // namespace
@@ -132,10 +129,8 @@ absl::Status BenchDecode(const ShapeBenchArguments& a) {
   options.steps = a.steps;
   options.numerics = ToNumerics(a);
   options.kv_format = ToKvFormat(a);
-  const absl::StatusOr<rollout::cuda::DecodeBenchReport> ran =
-      rollout::cuda::RunDecodeBench(spec, options);
-  if (!ran.ok()) return AsSettingsMistake(ran.status());
-  const rollout::cuda::DecodeBenchReport& report = *ran;
+  ASSIGN_OR_RETURN(const rollout::cuda::DecodeBenchReport report,
+                   AsSettingsMistake(rollout::cuda::RunDecodeBench(spec, options)));
   fmt::print("{}, {}, mean context {}; copy ceiling {:.2f} TB/s\n", a.shape, NumericsText(a),
              a.context, report.copy_bytes_per_second * 1e-12);
   fmt::print("{:>6} {:>9} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "batch", "ms/step", "tokens/s",
@@ -198,9 +193,8 @@ absl::Status BenchTrain(const ShapeBenchArguments& a) {
   options.micro_batches = a.micro_batches;
   options.recompute = a.recompute;
   options.numerics = ToNumerics(a);
-  const absl::StatusOr<trainer::TrainBenchReport> ran = trainer::RunTrainBench(spec, options);
-  if (!ran.ok()) return AsSettingsMistake(ran.status());
-  const trainer::TrainBenchReport& report = *ran;
+  ASSIGN_OR_RETURN(const trainer::TrainBenchReport report,
+                   AsSettingsMistake(trainer::RunTrainBench(spec, options)));
   fmt::print(
       "{}, {} layers, bfloat16, {} numerics{}: {} micro-batches of {} tokens in sequences of {}\n",
       a.shape, spec.num_layers, a.exact ? "exact" : "fast", a.recompute ? ", recompute" : "",

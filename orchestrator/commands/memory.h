@@ -43,6 +43,11 @@ absl::StatusOr<plan::MemoryPlan> PlanMemory(const MemoryQuestion& question,
 // What does not fit as the caller's mistake, for commands where that is all that went wrong: not
 // the machine failed, and another setting helps. Other statuses pass.
 absl::Status AsSettingsMistake(const absl::Status& status);
+template <typename T>
+absl::StatusOr<T> AsSettingsMistake(absl::StatusOr<T> result) {
+  if (!result.ok()) return AsSettingsMistake(result.status());
+  return result;
+}
 
 // A GPU of the tables (h200, b200, rubin) with so much memory (0: the table's), as if nothing else
 // ran on it.
