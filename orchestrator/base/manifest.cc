@@ -49,6 +49,18 @@ std::optional<ManifestEntry> ParseLine(std::string_view line) {
   return entry;
 }
 
+// Of whole lines; nothing where one of them is not an entry's.
+std::optional<Manifest> ParseLines(std::string_view lines) {
+  Manifest entries;
+  for (size_t begin = 0, end; (end = lines.find('\n', begin)) != std::string_view::npos;
+       begin = end + 1) {
+    const std::optional<ManifestEntry> entry = ParseLine(lines.substr(begin, end - begin));
+    if (!entry) return std::nullopt;
+    entries.push_back(*entry);
+  }
+  return entries;
+}
+
 std::string PathOf(const std::string& folder, std::string_view name) {
   return fmt::format("{}/{}", folder, name);
 }
@@ -72,13 +84,10 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder) {
 absl::StatusOr<std::map<std::string, ManifestEntry>> ReadNotes(const std::string& folder) {
   const std::string path = PathOf(folder, kOpenFile);
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const std::optional<Manifest> entries = ParseLines(text);
+  if (!entries) return Failed("{}: a line of it is not one of ours", path);
   std::map<std::string, ManifestEntry> notes;
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
-       begin = end + 1) {
-    const std::optional<ManifestEntry> entry = ParseLine(text.substr(begin, end - begin));
-    if (!entry) return Failed("{}: a line of it is not one of ours", path);
-    notes[entry->name] = *entry;
-  }
+  for (const ManifestEntry& entry : *entries) notes[entry.name] = entry;
   return notes;
 }
 
@@ -175,14 +184,9 @@ absl::StatusOr<std::optional<Manifest>> ReadManifest(const std::string& folder) 
   if (!whole.starts_with(Header())) {
     return InvalidInput("{}: its first line is of another version of the program", path);
   }
-  Manifest manifest;
-  for (size_t begin = Header().size(); begin < last;) {
-    const size_t end = whole.find('\n', begin);
-    const std::optional<ManifestEntry> entry = ParseLine(whole.substr(begin, end - begin));
-    if (!entry) return BadManifest(path, "a line is not checksum, bytes and name");
-    manifest.push_back(*entry);
-    begin = end + 1;
-  }
+  std::optional<Manifest> manifest =
+      ParseLines(whole.substr(Header().size(), last - Header().size()));
+  if (!manifest) return BadManifest(path, "a line is not checksum, bytes and name");
   return manifest;
 }
 
