@@ -9,6 +9,7 @@
 #include "orchestrator/run/console.h"
 #include "orchestrator/run/events.h"
 #include "orchestrator/run/json_text.h"
+#include "orchestrator/run/markup.h"
 #include "orchestrator/run/metric_names.h"
 #include "orchestrator/run/metrics.h"
 #include "orchestrator/run/report_assets.h"
@@ -177,35 +178,12 @@ std::string SamplesJson(const std::vector<LoadedRun>& runs, const ReportOptions&
   return out + ']';
 }
 
-std::string EscapeHtml(std::string_view text) {
-  std::string out;
-  for (const char c : ToValidUtf8(text)) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 // Fills the places of the page in one pass: what is filled in is not looked at again.
 std::string FillPage(std::string_view title, std::string_view data) {
   std::string out;
   std::string_view rest = assets::kPageHtml;
   const std::pair<std::string_view, std::string> places[] = {
-      {"@TITLE@", EscapeHtml(title)},
+      {"@TITLE@", EscapeMarkup(title)},
       {"@CSS@", fmt::format("{}\n{}", assets::kChartsCss, assets::kPageCss)},
       {"@DATA@", std::string(data)},
       {"@CHARTS@", std::string(assets::kChartsJs)},

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "orchestrator/run/json_text.h"
+#include "orchestrator/run/markup.h"
 
 namespace orrery::run {
 namespace {
@@ -22,23 +22,6 @@ constexpr const char* kColors[] = {"#2a5db0", "#b0512a", "#2a8a4a", "#8a3ab0",
                                    "#8a7a1a", "#1a8a9a", "#c03a6a", "#555555"};
 
 const char* ColorOf(size_t series) { return kColors[series % std::size(kColors)]; }
-
-// As XML allows it: control characters are no part of any document.
-std::string Escape(std::string_view text) {
-  std::string out;
-  for (const char c : ToValidUtf8(text)) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
 
 // The end of a long name: folders of runs differ there.
 std::string Shorten(const std::string& name) {
@@ -206,7 +189,7 @@ void DrawPanel(const Panel& panel, double top, std::string* out) {
   const Axis y = MakeAxis(values, 5, bottom, top + kAbove, /*whole_ticks=*/true);
   fmt::format_to(std::back_inserter(*out),
                  "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222\" font-weight=\"bold\">{}</text>\n",
-                 kLeft, top + 16, Escape(panel.title));
+                 kLeft, top + 16, EscapeMarkup(panel.title));
   DrawAxes(x, y, out);
   for (size_t i = 0; i < panel.series.size(); ++i) {
     const Series series = Thin(panel.series[i]);
@@ -222,7 +205,7 @@ void DrawLegend(const std::vector<Series>& series, double top, std::string* out)
                    "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
                    "stroke-width=\"3\"/><text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222\">{}</text>\n",
                    kLeft, kLeft + 20, y, y, ColorOf(i), kLeft + 28, y + 4,
-                   Escape(Shorten(series[i].name)));
+                   EscapeMarkup(Shorten(series[i].name)));
   }
 }
 
