@@ -7,6 +7,7 @@
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/gpu.h"
 #include "orchestrator/loop/evaluation.h"
+#include "orchestrator/loop/loop.h"
 #include "orchestrator/types.h"
 #include "rollout/kv_cache.h"
 #include "trainer/model/weight_store.h"
@@ -64,7 +65,7 @@ plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
     needs.host.push_back({"master weights, float32", 4 * n});
     needs.host.push_back({"moments of AdamW, float32", 8 * n});
   }
-  needs.samples = NeedsOfSamples(q);
+  AddSamples(q, &needs);
   needs.kv = NeedsOfKv(q, rollout::KvCache::BlockBytes(q.spec));
   // Left open, the cache is content with a quarter of the machine.
   if (!needs.kv.fixed) {
@@ -78,7 +79,7 @@ void AddHostsPart(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
   const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
   needs->host = {{"program and libraries", kProgramBytes}, {"weights, for checkpoints", n * size}};
-  needs->samples = NeedsOfSamples(q);
+  AddSamples(q, needs);
   if (q.for_training) {
     needs->saving = {{"master weights and moments, while saving", 12 * n}};
   }
@@ -105,17 +106,18 @@ bool HasReference(const MemoryQuestion& q) {
   return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
 }
 
-std::vector<plan::Item> NeedsOfSamples(const MemoryQuestion& q) {
+void AddSamples(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
   const configs::Experiment& e = q.experiment;
-  std::vector<plan::Item> items;
+  std::vector<plan::Item>& items = needs->samples;
   if (q.for_training && !q.supervised) {
-    // Those of a step are written while the next one's are made. With dynamic sampling the groups
-    // without a signal stay as well: as many again, as a guess.
-    const double episodes = static_cast<double>(e.rollout.prompts_per_step) *
-                            static_cast<double>(e.rollout.samples_per_prompt) *
-                            (e.algorithm.dynamic_sampling ? 2 : 1);
-    items.push_back({"samples of two steps, made and written",
-                     EpisodesBytes(2 * episodes, SampledTokens(q), SampledTokenBytes(q))});
+    static_assert(kStepsAlive == 2);  // the name says so
+    const double episodes = static_cast<double>(kStepsAlive) * static_cast<double>(MostGroups(e)) *
+                            static_cast<double>(e.rollout.samples_per_prompt);
+    const int64_t refills = MostRounds(e.algorithm) - 1;
+    needs->refills = refills > 0;
+    items.push_back({refills == 0 ? "samples of two steps, made and written"
+                                  : fmt::format("samples of two steps of {} refills each", refills),
+                     EpisodesBytes(episodes, SampledTokens(q), SampledTokenBytes(q))});
   }
   // One portion is made, one written, one waits (Background); of one evaluation after another.
   int64_t portion = 0;
@@ -127,7 +129,6 @@ std::vector<plan::Item> NeedsOfSamples(const MemoryQuestion& q) {
                                               TokensWith(q, e.MaxTurns() * (most + 32)), 16));
   }
   if (portion > 0) items.push_back({"samples of an evaluation, made and written", 3 * portion});
-  return items;
 }
 
 int64_t SequenceTokens(const MemoryQuestion& q) {

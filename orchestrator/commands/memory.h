@@ -32,7 +32,7 @@ bool HasReference(const MemoryQuestion& question);
 // Tokens of the longest sequence, prompt and responses.
 int64_t SequenceTokens(const MemoryQuestion& question);
 // Samples that are held at once: of rollouts and of evaluations.
-std::vector<plan::Item> NeedsOfSamples(const MemoryQuestion& question);
+void AddSamples(const MemoryQuestion& question, plan::MemoryNeeds* needs);
 // How many blocks of keys and values the engine would have.
 plan::KvNeeds NeedsOfKv(const MemoryQuestion& question, int64_t block_bytes);
 

@@ -119,7 +119,7 @@ class Loop {
     const int64_t wanted = experiment_.rollout.prompts_per_step;
     int64_t with_signal = 0;
     for (int64_t round = 0; with_signal < wanted; ++round) {
-      if (round > experiment_.algorithm.max_refills) {
+      if (round == MostRounds(experiment_.algorithm)) {
         return Failed(
             "step {}: after {} refills only {} of {} groups have different rewards; the task "
             "is too easy or too hard, or the reward never varies (algorithm.max_refills, "
@@ -248,6 +248,14 @@ class Loop {
 };
 
 }  // namespace
+
+int64_t MostRounds(const configs::AlgorithmConfig& algorithm) {
+  return algorithm.dynamic_sampling ? algorithm.max_refills + 1 : 1;
+}
+
+int64_t MostGroups(const configs::Experiment& experiment) {
+  return experiment.rollout.prompts_per_step * MostRounds(experiment.algorithm);
+}
 
 const char* PhaseName(Phase phase) {
   constexpr const char* kNames[] = {"generate", "reward", "train", "sync", "eval", "save", "write"};

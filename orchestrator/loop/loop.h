@@ -33,6 +33,14 @@
 
 namespace orrery {
 
+// Samples are alive from their rollout until they are written, which may go on into the next step's
+// rollout: of so many steps at a time.
+inline constexpr int64_t kStepsAlive = 2;
+// Groups of one step, at most. With dynamic sampling a round makes as many new ones as lack a
+// signal, and all stay for the record, so that each round may add as many as the first.
+int64_t MostRounds(const configs::AlgorithmConfig& algorithm);
+int64_t MostGroups(const configs::Experiment& experiment);
+
 struct LoopParts {
   const data::Dataset* dataset = nullptr;
   EpisodeRunner* runner = nullptr;

@@ -113,6 +113,11 @@ std::string Notes(const MemoryPlan& plan) {
         "more\n",
         Size(Sum(plan.needs.training)));
   }
+  if (plan.needs.refills) {
+    text +=
+        "  the samples are those of steps in which every refill of algorithm.max_refills happens "
+        "and finds nothing before the last one\n";
+  }
   if (plan.offloaded) {
     text += "  master weights and moments lie in pinned memory of the host\n";
   }
@@ -141,7 +146,8 @@ std::string Fix(const MemoryPlan& plan) {
   }
   if (needs.kv.swap > 0 && !plan.fits_host()) add("lower rollout.swap_tokens");
   if (Sum(needs.samples) > plan.limits.host_bytes / 10 && !plan.fits_host()) {
-    add("lower rollout.prompts_per_step or sampling.max_new_tokens");
+    add(needs.refills ? "lower algorithm.max_refills" : "lower rollout.prompts_per_step");
+    add("lower sampling.max_new_tokens");
   }
   if (needs.kv.fixed) add("lower rollout.kv_tokens");
   add("lower rollout.max_running or rollout.prefill_chunk_tokens");

@@ -45,6 +45,7 @@ struct MemoryNeeds {
   std::vector<Item> training;   // activations and the like: nothing of it outlives a step
   std::vector<Item> host;
   std::vector<Item> samples;  // of the host: those of steps that are made, learnt from, written
+  bool refills = false;       // algorithm.max_refills makes most of them
   std::vector<Item> saving;   // of the host, where the optimizer's state lies on the GPU
   KvNeeds kv;                 // on the GPU, or else on the host
   Offload offload = Offload::kAuto;

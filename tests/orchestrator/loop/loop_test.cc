@@ -1,9 +1,11 @@
 // The loop over fakes: what it waits for where samples take their time to be written.
 #include "orchestrator/loop/loop.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 
 #include "tests/orchestrator/run/run_testing.h"
@@ -46,6 +48,23 @@ class Story {
 
 std::string Of(const char* what, int64_t step) { return what + (" " + std::to_string(step)); }
 
+// Counts what is alive, and the most that ever was. What it gives out fits FakeRunner's samples.
+class Census {
+ public:
+  std::shared_ptr<const RoutedExperts> Enter() {
+    const int64_t alive = ++alive_;
+    if (alive > most_) most_ = alive;
+    return {new RoutedExperts{1, 1, 1, nullptr, {0, 0}}, [this](const RoutedExperts* one) {
+              delete one;
+              --alive_;
+            }};
+  }
+  int64_t most() const { return most_; }
+
+ private:
+  std::atomic<int64_t> alive_{0}, most_{0};
+};
+
 // One response of two tokens a sample; the second token is the number of the rollout.
 class FakeRunner : public EpisodeRunner {
  public:
@@ -59,25 +78,35 @@ class FakeRunner : public EpisodeRunner {
         sample.segments.push_back({Author::kPolicy, {2, runs_}, {-1, -2}, {0, 0}});
         episode.samples = {sample};
       }
+      group.episodes.front().samples.front().routed_experts = groups_.Enter();
     }
+    story_.Tell(Of("sampled", runs_));
     return absl::OkStatus();
   }
+  const Census& groups() const { return groups_; }
 
  private:
   Story& story_;
+  Census groups_;
   int32_t runs_ = 0;
 };
 
 class FakeGrader : public Grader {
  public:
   void Grade(std::vector<EpisodeGroup>* groups) override {
+    const bool signal = ++calls_ % signal_every == 0;
     for (EpisodeGroup& group : *groups) {
       for (Episode& episode : group.episodes) {
         episode.status = EpisodeStatus::kScored;
-        episode.outcome = Outcome::Scored(episode.index_in_group % 2, "");
+        episode.outcome = Outcome::Scored(signal ? episode.index_in_group % 2 : 1, "");
       }
     }
   }
+
+  int64_t signal_every = 1;  // calls
+
+ private:
+  int64_t calls_ = 0;
 };
 
 class FakeTrainer : public Trainer, public WeightReceiver {
@@ -243,6 +272,35 @@ TEST_F(LoopTest, WithoutSamplesMetricsAreWrittenAllTheSame) {
   ASSERT_TRUE(Run().ok());
   EXPECT_GE(story_.When("metrics without samples 3"), 0);
   EXPECT_EQ(story_.When("write_s 3"), -1);
+}
+
+// As many as the plan of memory counts: no signal before the last refill, and a writer that has
+// written nothing of a step before all of the next one's are there.
+TEST_F(LoopTest, GroupsAliveAtOnceReachTheirBoundAndNoMore) {
+  experiment_.algorithm.dynamic_sampling = true;
+  experiment_.algorithm.max_refills = 3;
+  const int64_t rounds = MostRounds(experiment_.algorithm);
+  EXPECT_EQ(rounds, 4);
+  grader_.signal_every = rounds;
+  bool overlapped = true;
+  WhenWriting([&](int64_t rollout) {
+    if (rollout % rounds == 1 && rollout < 2 * rounds) {
+      overlapped &= story_.Await(Of("sampled", rollout - 1 + 2 * rounds));
+    }
+  });
+  ASSERT_TRUE(Run().ok());
+  EXPECT_TRUE(overlapped);
+  EXPECT_EQ(story_.When(Of("sampled", 3 * rounds + 1)), -1);
+  EXPECT_EQ(MostGroups(experiment_), rounds * 2);
+  EXPECT_EQ(runner_.groups().most(), kStepsAlive * MostGroups(experiment_));
+}
+
+TEST_F(LoopTest, OneRefillTooManyIsAnError) {
+  experiment_.algorithm.dynamic_sampling = true;
+  experiment_.algorithm.max_refills = 3;
+  grader_.signal_every = MostRounds(experiment_.algorithm) + 1;
+  EXPECT_THAT(StatusText(Run().status()), HasSubstr("after 3 refills only 0 of 2 groups"));
+  EXPECT_EQ(runner_.groups().most(), MostGroups(experiment_));
 }
 
 // A file a step and evaluation, equal to the groups written at once, however many pieces came.

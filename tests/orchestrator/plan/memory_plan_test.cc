@@ -62,7 +62,12 @@ TEST(MemoryPlanTest, SamplesAreTheHosts) {
   EXPECT_THAT(PlanText(Decide(needs, limits)), HasSubstr("samples"));
   --limits.host_bytes;
   EXPECT_THAT(std::string(CheckFits(Decide(needs, limits)).message()),
-              HasSubstr("lower rollout.prompts_per_step"));
+              HasSubstr("lower rollout.prompts_per_step, lower sampling.max_new_tokens"));
+  EXPECT_THAT(PlanText(Decide(needs, limits)), Not(HasSubstr("max_refills")));
+  needs.refills = true;
+  EXPECT_THAT(PlanText(Decide(needs, limits)), HasSubstr("every refill of algorithm.max_refills"));
+  EXPECT_THAT(std::string(CheckFits(Decide(needs, limits)).message()),
+              HasSubstr("lower algorithm.max_refills, lower sampling.max_new_tokens"));
   // On the host alone the cache has what they leave.
   needs = {.host = {{"weights", 20 * kGb}}, .samples = needs.samples, .kv = needs.kv};
   const MemoryPlan alone = Decide(needs, {.host_bytes = 80 * kGb});
