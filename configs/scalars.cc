@@ -33,6 +33,7 @@ absl::Status CheckScalar(const YamlNode& node, std::string_view wanted) {
 absl::Status CheckPlain(const YamlNode& node, std::string_view wanted) {
   RETURN_IF_ERROR(CheckScalar(node, wanted));
   if (!node.quoted) return absl::OkStatus();
+  if (node.text.empty()) return InvalidInput("is empty, should be {}", wanted);
   return InvalidInput("{} is a text in quotes, should be {}; remove the quotes", node.Describe(),
                       wanted);
 }

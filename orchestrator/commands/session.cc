@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <set>
 
 #include "kernels/cpu/thread_pool.h"
@@ -50,8 +51,15 @@ absl::StatusOr<std::string> Resolve(const std::string& source, hub::Kind kind,
 
 std::vector<std::string> ModelFiles() { return {"*.json", "*.safetensors", "*.jinja"}; }
 
-// A run's folder is named easily where one of its checkpoints is meant.
-absl::Status CheckIsNoRun(const std::string& folder) {
+// A run's folder is named easily where one of its checkpoints is meant, a file where its folder is.
+absl::Status CheckIsModelFolder(const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
+    return InvalidInput(
+        "'{}' is a file; name the folder of a model (config.json, tokenizer.json, "
+        "model.safetensors), which `orrery import` makes of a GGUF file",
+        folder);
+  }
   if (!run::HoldsRun(folder)) return absl::OkStatus();
   const run::Checkpoints checkpoints(run::RunPaths(folder).checkpoints());
   ASSIGN_OR_RETURN(const std::optional<int64_t> latest, checkpoints.Latest());
@@ -62,7 +70,7 @@ absl::Status CheckIsNoRun(const std::string& folder) {
 absl::StatusOr<std::string> ResolveModelPath(const configs::Experiment& e,
                                              const std::vector<std::string>& patterns) {
   absl::StatusOr<std::string> folder = Resolve(e.model.path, hub::Kind::kModel, patterns);
-  const absl::Status status = folder.ok() ? CheckIsNoRun(*folder) : folder.status();
+  const absl::Status status = folder.ok() ? CheckIsModelFolder(*folder) : folder.status();
   if (status.ok()) return folder;
   const std::string where = e.Where("model.path");
   const bool relative = absl::IsNotFound(status) && !e.model.path.starts_with("hf:") &&
@@ -434,7 +442,7 @@ absl::StatusOr<std::unique_ptr<Session>> MakeSession(const configs::Experiment& 
     ASSIGN_OR_RETURN(gpu, GpuAtHand());
   }
   ASSIGN_OR_RETURN(const model::ModelSpec spec, Prepare(options, gpu, session.get()));
-  RETURN_IF_ERROR(plan::CheckFits(session->plan));
+  RETURN_IF_ERROR(AsSettingsMistake(plan::CheckFits(session->plan)));
   const uint64_t seed = static_cast<uint64_t>(e.run.seed);
   ASSIGN_OR_RETURN(session->store,
                    LoadWeights(e.model, spec, session->model_folder, seed, PackingFor(e)));

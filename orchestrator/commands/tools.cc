@@ -1,4 +1,5 @@
 // The commands that read and print: config, eval, plot, inspect, score, tokenize, import.
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -8,6 +9,7 @@
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/hash.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/base/utf8.h"
 #include "orchestrator/commands/commands.h"
 #include "orchestrator/commands/session.h"
 #include "orchestrator/data/open_dataset.h"
@@ -54,6 +56,24 @@ absl::StatusOr<std::vector<std::string>> SampleFiles(const std::string& path) {
   std::vector<std::string> files;
   for (const int64_t step : *steps) files.push_back(run::RunPaths(path).samples_of(step));
   return files;
+}
+
+// Ids as people write lists of them: with spaces, commas or brackets between them.
+absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, int32_t vocab_size) {
+  constexpr std::string_view kBetween = " \t\r\n,[]";
+  std::vector<int32_t> ids;
+  for (size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != std::string_view::npos;) {
+    const std::string_view word = text.substr(at, text.find_first_of(kBetween, at) - at);
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size() || id < 0 || id >= vocab_size) {
+      return InvalidInput("'{}' is none of the ids from 0 to {}", ShortenUtf8(word, 60),
+                          vocab_size - 1);
+    }
+    ids.push_back(id);
+    at += word.size();
+  }
+  return ids;
 }
 
 }  // namespace
@@ -170,13 +190,7 @@ absl::Status Tokenize(const std::string& model, const std::string& text, bool de
     input.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   }
   if (decode) {
-    std::vector<int32_t> ids;
-    size_t at = 0;
-    while ((at = input.find_first_of("0123456789", at)) != std::string::npos) {
-      ids.push_back(static_cast<int32_t>(std::strtol(input.c_str() + at, nullptr, 10)));
-      at = input.find_first_not_of("0123456789", at);
-      if (at == std::string::npos) break;
-    }
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, tokenizer->vocab_size()));
     std::printf("%s\n", tokenizer->Decode(ids).c_str());
     return absl::OkStatus();
   }

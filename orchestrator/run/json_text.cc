@@ -28,6 +28,14 @@ size_t PlainPrefix(std::string_view text, bool for_html) {
   return i;
 }
 
+// U+2028 and U+2029 end a line in scripts, U+FFFE and U+FFFF are no part of any page; 0: another.
+unsigned UnfitForHtml(std::string_view sequence) {
+  if (sequence == "\xe2\x80\xa8") return 0x2028;
+  if (sequence == "\xe2\x80\xa9") return 0x2029;
+  if (sequence == "\xef\xbf\xbe") return 0xfffe;
+  return sequence == "\xef\xbf\xbf" ? 0xffff : 0;
+}
+
 void AppendAscii(std::string* out, char c, bool for_html) {
   switch (c) {
     case '"':
@@ -116,8 +124,8 @@ void AppendJsonString(std::string* out, std::string_view text, bool for_html) {
       AppendAscii(out, text[i], for_html);
     } else if (length == 0) {
       *out += "\xef\xbf\xbd";
-    } else if (for_html && (sequence == "\xe2\x80\xa8" || sequence == "\xe2\x80\xa9")) {
-      AppendEscape(out, sequence[2] == '\xa8' ? 0x2028 : 0x2029);
+    } else if (const unsigned code = for_html ? UnfitForHtml(sequence) : 0) {
+      AppendEscape(out, code);
     } else {
       *out += sequence;
     }

@@ -21,7 +21,8 @@ namespace orrery::run {
 std::string ToValidUtf8(std::string_view text);
 
 // "text" with quotes; invalid UTF-8 becomes U+FFFD. With `for_html`, the characters with which a
-// <script> element could be left or a line ended (<, >, &, U+2028, U+2029) are escaped too.
+// <script> element could be left or a line ended (<, >, &, U+2028, U+2029), and U+FFFE and U+FFFF,
+// are escaped too.
 void AppendJsonString(std::string* out, std::string_view text, bool for_html = false);
 // As AppendJsonString, or the object of above where `bytes` is not valid UTF-8.
 void AppendJsonBytes(std::string* out, std::string_view bytes);

@@ -11,6 +11,7 @@
 
 #include "orchestrator/base/file.h"
 #include "orchestrator/base/status.h"
+#include "orchestrator/run/checkpoints.h"
 #include "orchestrator/run/events.h"
 #include "orchestrator/run/metrics.h"
 #include "orchestrator/run/tensorboard.h"
@@ -157,10 +158,12 @@ bool HoldsRun(const std::string& directory) { return Exists(RunPaths(directory).
 
 absl::Status CheckHoldsNoRun(const std::string& directory) {
   if (!HoldsRun(directory)) return absl::OkStatus();
+  const auto latest = Checkpoints(RunPaths(directory).checkpoints()).Latest();
+  const bool begun = !latest.ok() || latest->has_value();
   return Precondition(
-      "{0} already holds a run: continue it with `orrery resume {0}`, or give this one another "
+      "{0} already holds a run: continue it with `orrery resume {0}`, {1}give this one another "
       "run.name",
-      directory);
+      directory, begun ? "or " : "remove the folder where it is over (it has no checkpoint), or ");
 }
 
 absl::StatusOr<std::vector<int64_t>> SampleSteps(const std::string& run_directory,

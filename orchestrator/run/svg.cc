@@ -79,9 +79,13 @@ struct Bounds {
   void Widen() {
     const double size = std::max(std::abs(low), std::abs(high));
     if (high - low > std::max(size * 1e-12, kSmallest)) return;
-    const double half = size > kSmallest ? size / 10 : 0.5;
-    low -= half;
-    high += half;
+    if (size <= kSmallest) {  // nothing of it is below 0 as a rule
+      low = 0;
+      high = 1;
+      return;
+    }
+    low -= size / 10;
+    high += size / 10;
   }
 };
 
@@ -175,11 +179,21 @@ void DrawIntervals(const Series& series, const Axis& x, const Axis& y, const cha
   }
 }
 
+// Of all panels, so that a step is at one place in each.
+Bounds StepsOf(const std::vector<Panel>& panels) {
+  Bounds steps;
+  for (const Panel& panel : panels) {
+    for (const Series& series : panel.series) {
+      for (const double step : series.x) steps.Add(step);
+    }
+  }
+  return steps;
+}
+
 // Its top is at `top`.
-void DrawPanel(const Panel& panel, double top, std::string* out) {
-  Bounds steps, values;
+void DrawPanel(const Panel& panel, const Bounds& steps, double top, std::string* out) {
+  Bounds values;
   for (const Series& series : panel.series) {
-    for (const double step : series.x) steps.Add(step);
     for (const auto* list : {&series.y, &series.low, &series.high}) {
       for (const double value : *list) values.Add(value);
     }
@@ -221,8 +235,9 @@ std::string DrawSvg(const std::vector<Panel>& panels) {
       "font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"#fff\"/>\n",
       kWidth, height);
+  const Bounds steps = StepsOf(panels);
   for (size_t i = 0; i < panels.size(); ++i) {
-    DrawPanel(panels[i], kPanel * static_cast<double>(i), &out);
+    DrawPanel(panels[i], steps, kPanel * static_cast<double>(i), &out);
   }
   if (named > 0) DrawLegend(panels[0].series, plots, &out);
   return out + "</svg>\n";

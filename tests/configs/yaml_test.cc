@@ -243,7 +243,7 @@ TEST(OverrideTest, MistakesNameTheArgument) {
   EXPECT_THAT(error("run.steps.x=3"), HasSubstr("'x' stands below '5' (f.yaml:2:14)"));
   EXPECT_THAT(error("rewards=[{name: a"), HasSubstr("--set rewards=[{name: a"));
   EXPECT_THAT(error("run.name=a: b"), HasSubstr("quotes"));
-  EXPECT_THAT(error("run.steps="), HasSubstr("--set run.steps=: run.steps: ''"));
+  EXPECT_THAT(error("run.steps="), HasSubstr("--set run.steps=: run.steps: is empty"));
   EXPECT_THAT(error("run.name=\xff"), HasSubstr("is not UTF-8"));
 }
 

@@ -90,9 +90,18 @@ TEST_F(BadInput, FoldersThatAreNoRun) {
   ExpectRefused({"plot", folder_ / "absent"}, "absent");
   ExpectRefused({"score", folder_ / "absent", Experiment()}, "absent");
   ExpectRefused({"tokenize", folder_ / "absent", "text"}, "absent");
+  for (const char* ids : {"1 x 2", "-1", "512", "99999999999999999999", "1.5"}) {
+    ExpectRefused({"tokenize", "--decode", StartModel(), "--", ids}, "ids from 0 to");
+  }
   ExpectRefused({"eval", Experiment(), "--checkpoint", folder_ / "absent"}, "absent");
   ExpectRefused({"import", folder_ / "absent.gguf", folder_ / "out"}, "absent");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
+TEST_F(BadInput, AFileWhereAModelsFolderIsWanted) {
+  const std::string file = Model() + "/config.json";
+  Refused({"model.path=" + file}, "config.json' is a file; name the folder of a model");
+  ExpectRefused({"eval", Experiment(), "--checkpoint", file}, "is a file");
 }
 
 TEST_F(BadInput, Overrides) {
@@ -101,6 +110,7 @@ TEST_F(BadInput, Overrides) {
   Refused({"run.stpes=3"}, "did you mean run.steps");
   Refused({"run.steps=many"}, "whole number");
   Refused({"run.steps=-1"}, "run.steps");
+  Refused({"run.steps="}, "run.steps: is empty, should be a whole number");
   Refused({"run.steps=99999999999999999999"}, "run.steps");
   Refused({"optimizer.learning_rate=nan"}, "optimizer.learning_rate");
   Refused({"model.dtype=float8"}, "bfloat16");
@@ -264,11 +274,12 @@ TEST_F(BadInput, ACacheThatTheMachineDoesNotGiveIsAnErrorWithItsSize) {
   // More than any machine has: `orrery plan` has the same numbers.
   const Ended ended = Orrery(
       {"run", Experiment(), "--set", "rollout.kv_tokens=1000000000", "--set", "run.device=cpu"});
-  EXPECT_EQ(ended.code, 1) << ended;
+  EXPECT_EQ(ended.code, 2) << ended;
   EXPECT_THAT(ended.err,
-              ::testing::MatchesRegex("orrery: it takes [0-9.]+ GB of the host's memory, and "
-                                      "[0-9.]+ GB are there: keys and values of [0-9]+ tokens "
-                                      "[0-9.]+ GB, .*rollout.kv_tokens.*\n"));
+              ::testing::MatchesRegex(
+                  "orrery: it does not fit: it takes [0-9.]+ GB of the host's memory, and "
+                  "[0-9.]+ GB are there: keys and values of [0-9]+ tokens "
+                  "[0-9.]+ GB, .*rollout.kv_tokens.*\n"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A run whose first step takes minutes.
 std::string EndlessExperiment(const TempFolder& folder, const std::string& name) {
@@ -85,6 +86,18 @@ TEST(Resume, CtrlCTwiceEndsAtOnce) {
   EXPECT_EQ(StepsDone(folder / "a"), 0u);
 }
 
+TEST(Resume, ARunWithoutACheckpointMayBeThrownAway) {
+  TempFolder folder;
+  const std::string file = SmallExperiment(folder, "a", 1);
+  const Ended failed = Orrery({"run", file, "--set", "rollout.kv_tokens=16"});
+  EXPECT_EQ(failed.code, 1) << failed;
+  const Ended again = Orrery({"run", file});
+  EXPECT_EQ(again.code, 2) << again;
+  EXPECT_THAT(again.err, HasSubstr("remove the folder where it is over (it has no checkpoint)"));
+  fs::remove_all(folder / "a");
+  EXPECT_EQ(Orrery({"run", file}).code, 0);
+}
+
 TEST(Resume, AFolderWithARunIsRefusedToASecondOne) {
   TempFolder folder;
   const std::string file = SmallExperiment(folder, "a", 1);
@@ -93,6 +106,7 @@ TEST(Resume, AFolderWithARunIsRefusedToASecondOne) {
   const Ended again = Orrery({"run", file});
   EXPECT_EQ(again.code, 2) << again;
   EXPECT_THAT(again.err, AllOf(HasSubstr("already holds a run"), HasSubstr("orrery resume")));
+  EXPECT_THAT(again.err, Not(HasSubstr("remove the folder")));
   EXPECT_EQ(Get(folder / "a/metrics.jsonl"), before);
   const Ended complete = Orrery({"resume", folder / "a"});
   EXPECT_EQ(complete.code, 0) << complete;

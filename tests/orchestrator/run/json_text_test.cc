@@ -65,8 +65,8 @@ TEST(JsonText, StringsAreEscaped) {
   EXPECT_EQ(Quoted("a\"b\\c\n\r\t\x01\x7f"), "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f\"");
   EXPECT_EQ(Quoted(std::string_view("a\0b", 3)), "\"a\\u0000b\"");
   EXPECT_EQ(Quoted("</script>"), "\"</script>\"");
-  EXPECT_EQ(Quoted("</script>&\xe2\x80\xa8\xe2\x80\xa9", true),
-            "\"\\u003c/script\\u003e\\u0026\\u2028\\u2029\"");
+  EXPECT_EQ(Quoted("</script>&\xe2\x80\xa8\xe2\x80\xa9\xef\xbf\xbe\xef\xbf\xbf", true),
+            "\"\\u003c/script\\u003e\\u0026\\u2028\\u2029\\ufffe\\uffff\"");
   EXPECT_EQ(Quoted("caf\xc3\xa9 \xf0\x9f\x98\x80"), "\"caf\xc3\xa9 \xf0\x9f\x98\x80\"");
 }
 

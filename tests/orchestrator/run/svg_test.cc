@@ -110,6 +110,22 @@ TEST(Svg, TheLegendIsBelowEverythingAndTheCurvesInsideTheirPlot) {
   }
 }
 
+TEST(Svg, AStepIsAtOnePlaceInEveryPanel) {
+  const std::string svg =
+      DrawSvg({{"long", {{"a", {1, 50}, {1, 2}}}}, {"short", {{"a", {0, 10, 25}, {1, 2, 3}}}}});
+  const std::vector<Point> points = CurvePoints(svg);
+  ASSERT_EQ(points.size(), 5u);
+  EXPECT_NEAR(points[1].x, 704, 0.1);
+  EXPECT_NEAR(points[2].x, 60, 0.1);
+  EXPECT_NEAR(points[4].x, (60 + 704) / 2., 0.1);
+}
+
+TEST(Svg, NothingButZerosLieOnTheGround) {
+  const std::vector<Point> points = CurvePoints(DrawSvg({{"kl", {{"a", {1, 2}, {0, 0}}}}}));
+  ASSERT_EQ(points.size(), 2u);
+  for (const Point& p : points) EXPECT_NEAR(p.y, 228, 0.1);
+}
+
 TEST(Svg, GapsAreGapsAndASinglePointIsADot) {
   Series series{"a", {1, 2, 3, 4, 5, 6}, {1, 2, kNan, 3, kNan, HUGE_VAL}};
   const std::string svg = DrawSvg({{"x", {series}}});
