@@ -12,6 +12,7 @@
 #include "kernels/attention/attention_order.cuh"
 #include "kernels/attention/attention_simple.h"
 #include "kernels/attention/float8_kv.cuh"
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -23,7 +24,6 @@ using bf16 = __nv_bfloat16;
 constexpr int kWarps = kStepBlocks;
 constexpr int kQueries = 8;  // heads of a group, padded: the narrow side of the product
 constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct RowParams {
   AttentionParams a;

@@ -4,6 +4,7 @@
 // sums of one product are, packed to bfloat16, the left operand of the next.
 #include "kernels/attention/attention_grad_cuda.h"
 #include "kernels/attention/attention_grad_parts.cuh"
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/wgmma_operands.cuh"
 
@@ -13,7 +14,6 @@ namespace {
 using bf16 = BFloat16;
 using Params = AttentionGradParams<bf16>;
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kStep = 64;  // rows that arrive at a time
 constexpr int kStages = 3;
 
@@ -32,12 +32,6 @@ struct GradShape {
   static constexpr int kSharedBytes =
       2 * kOwnBytes + kStages * (kStageBytes + kStatBytes) + 1024;  // and room to align
 };
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ __forceinline__ void AsyncCopy4(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(to)), "l"(from)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/attention/attention_plan.h"
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace orrery::kernels::cuda {
@@ -11,12 +12,6 @@ namespace orrery::kernels::cuda {
 inline constexpr int kStepBlocks = 4;
 inline constexpr int kStepTokens = kStepBlocks * static_cast<int>(kBlockTokens);
 inline constexpr int kChunkSteps = static_cast<int>(kChunkTokens) / kStepTokens;
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // A query's scores of one step as four neighbouring lanes hold them, which is how both operands of
 // mma.m16n8k16 want probabilities: lane t has the keys 8 j + 2 t (value 2 j) and the next (2 j +

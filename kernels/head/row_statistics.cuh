@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/values.cuh"
 
 namespace orrery::kernels::cuda {
@@ -38,13 +39,7 @@ struct Tempering {
 };
 __device__ __forceinline__ Tempering TemperingOf(float temperature) {
   const float inverse = temperature > 0 ? __fdiv_rn(1.0f, temperature) : 1.0f;
-  return {inverse, __fmul_rn(inverse, 1.44269504088896341f)};
-}
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+  return {inverse, __fmul_rn(inverse, kLog2E)};
 }
 
 // Sums over this lane and those before it.
