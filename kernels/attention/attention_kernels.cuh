@@ -20,7 +20,9 @@ struct AttentionParams {
 };
 
 // Keys, or values, of a block and head in shared memory lie as in the cache: where chunk
-// 2 pair + odd (odd 0 or 1) of a row begins, in bytes.
+// 2 pair + odd (odd 0 or 1) of a row begins, in bytes. This is PanelOffset (wgmma_operands.cuh) of
+// kBlockTokens rows, written so that `pair`, a constant in unrolled loops, stays apart from what
+// differs between threads: called with one chunk number the kernels get longer and the tiles spill.
 __device__ __forceinline__ int PieceOffset(int row, int pair, int odd) {
   const int swizzled = (odd ^ (row & 7)) ^ (2 * (pair % 4));
   return pair / 4 * static_cast<int>(kBlockTokens) * 128 + row * 128 + swizzled * 16;
