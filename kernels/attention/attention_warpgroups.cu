@@ -18,15 +18,13 @@ namespace {
 
 // Lane 4 g + t of a warp holds queries g (h = 0) and g + 8 (h = 1) of the warp's 16.
 template <int D, KvFormat kFormat>
-struct Consumer {
-  using L = Layout<D, kFormat>;
-  const AttentionParams& p;
-  char* shared;
-  Control<D, kFormat>* control;
+struct Consumer : Warp<D, kFormat> {
+  using Base = Warp<D, kFormat>;
+  using L = typename Base::L;
+  using Base::p, Base::shared, Base::control, Base::lane, Base::QueriesAt;
   const int warpgroup = Uniform(static_cast<int>(threadIdx.x) / 128);
   const int warp_query = static_cast<int>(threadIdx.x) / 32 * 16;  // of the warp
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  Turn<L::kStages> stage;
+  RingPosition ring;
 
   float scores[32];
   uint32_t probabilities[kStepBlocks][4];  // as the left operand, a block each
@@ -34,11 +32,8 @@ struct Consumer {
   int seen[2];                             // keys that the queries see
   float total[D / 2], sums[D / 2];         // outputs, likewise
 
-  __device__ __forceinline__ const char* StageAt(int at) const {
-    return shared + at * L::kStageBytes;
-  }
-  __device__ __forceinline__ char* QueriesAt(int buffer) const {
-    return shared + L::kQueriesAt + buffer * L::kQueryBytes;
+  __device__ __forceinline__ const char* StageAt(int stage) const {
+    return shared + stage * L::kStageBytes;
   }
   __device__ __forceinline__ void ScoreKeys(const char* queries, const char* keys) {
 #pragma unroll
@@ -52,10 +47,10 @@ struct Consumer {
                    ColumnOperand(stage_bytes + L::kMatrixBytes, kStepTokens, 16 * block, 0));
   }
   // The values of a step, as one group of products; num_blocks at least 1. Blocks past an item's
-  // last hold what was there before, and are left out.
+  // last hold what was there before, and are left out. A whole step is a branch of its own, so that
+  // nothing in it stands behind a condition.
   __device__ __forceinline__ void AddValues(const char* stage_bytes, int num_blocks) {
-    if (num_blocks >=
-        kStepBlocks) {  // a branch of its own: nothing in it stands behind a condition
+    if (num_blocks >= kStepBlocks) {
 #pragma unroll
       for (int b = 0; b < kStepBlocks; ++b) AddBlock(stage_bytes, b);
       WgmmaCommit();
@@ -164,53 +159,59 @@ struct Consumer {
             Uniform(item.num_rows)};
   }
 
-  // A step of which a query sees no key leaves its state and its sums as they are, exactly; so both
-  // warpgroups take all steps of all items. The values of a step are added while the next one is
-  // scored, be it of this item or of the next: an item's end costs the tensor cores nothing.
-  __device__ __forceinline__ void Run() {
-    Turn<kQueryBuffers> buffer;
-    int items_left = (NumItems(p) - static_cast<int>(blockIdx.x) - 1) / static_cast<int>(gridDim.x);
-    if (warpgroup == 1) EndTurn();  // the other begins
-    Item item = Begin(buffer.at, buffer.phase);
+  // Step 0 of a block's first item: nothing yet to overlap it with.
+  __device__ __forceinline__ void TakeFirstStep(const char* queries) {
     float factor[2];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) total[i] = sums[i] = 0;
-    BarrierWait(&control->full[stage.at], stage.phase);
+    BarrierWait(&control->full[ring.stage], ring.phase);
     BeginTurn();
     WgmmaFence();
-    ScoreKeys(QueriesAt(buffer.at), StageAt(stage.at));
+    ScoreKeys(queries, StageAt(ring.stage));
     WgmmaCommit();
     EndTurn();
     WgmmaWait<0>();
     FenceRegisters(scores);
     Softmax(seen, factor);
     Pack();
+  }
+
+  // A step of which a query sees no key leaves its state and its sums as they are, exactly; so both
+  // warpgroups take all steps of all items. The values of a step are added while the next one is
+  // scored, be it of this item or of the next: an item's end costs the tensor cores nothing.
+  __device__ __forceinline__ void Run() {
+    RingPosition query_ring;
+    int items_left = (NumItems(p) - static_cast<int>(blockIdx.x) - 1) / static_cast<int>(gridDim.x);
+    if (warpgroup == 1) EndTurn();  // the other begins
+    Item item = Begin(query_ring.stage, query_ring.phase);
+    TakeFirstStep(QueriesAt(query_ring.stage));
     // Step n of `item` has its probabilities; what comes next is `n + 1`, or step 0 of `next`.
     for (int n = 0;;) {
       const bool item_ends = n == item.num_steps() - 1;
       const bool chunk_ends = item_ends || n % kChunkSteps == kChunkSteps - 1;
       const int num_blocks = item.last_block() + 1 - n * kStepBlocks;
       const bool last = item_ends && items_left == 0;
-      const int here = stage.at, queries_here = buffer.at;
+      const int here = ring.stage, queries_here = query_ring.stage;
       Item next = item;
       if (item_ends && !last) {
-        buffer.Next();
-        next = Begin(buffer.at, buffer.phase);
+        query_ring.Advance(kQueryBuffers);
+        next = Begin(query_ring.stage, query_ring.phase);
         --items_left;
       }
       n = item_ends ? 0 : n + 1;
-      stage.Next();
-      if (!last) BarrierWait(&control->full[stage.at], stage.phase);
+      ring.Advance(L::kStages);
+      if (!last) BarrierWait(&control->full[ring.stage], ring.phase);
       BeginTurn();
       FenceRegisters(sums);
       WgmmaFence();
-      ScoreKeys(QueriesAt(buffer.at), StageAt(stage.at));  // of nothing, at the last
+      ScoreKeys(QueriesAt(query_ring.stage), StageAt(ring.stage));  // of nothing, at the last
       WgmmaCommit();
       AddValues(StageAt(here), num_blocks);
       EndTurn();
       WgmmaWait<1>();
       FenceRegisters(scores);
       SoftmaxState ended[2] = {state[0], state[1]};
+      float factor[2];
       if (chunk_ends) state[0] = state[1] = {};
       Softmax({seen[0] - n * kStepTokens, seen[1] - n * kStepTokens}, factor);
       FenceRegisters(scores);  // all of the softmax stays before the wait
@@ -249,10 +250,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForPredecessor();
   if (threadIdx.x >= 32 * kConsumerWarps) {
     KeepRegisters<Layout<D, kFormat>::kProducerRegisters>();
-    Producer<D, kFormat>{p, shared, &control}.Run();
+    Producer<D, kFormat>{{p, shared, &control}}.Run();
   } else {
     TakeRegisters<Layout<D, kFormat>::kConsumerRegisters>();
-    Consumer<D, kFormat>{p, shared, &control}.Run();
+    Consumer<D, kFormat>{{p, shared, &control}}.Run();
   }
 #endif
 }

@@ -1,29 +1,17 @@
-// What the two tensor-core products share: where a ring of stages stands, the list of tiles that a
-// persistent thread block works through, which operands they take, and how sums are gated and
-// stored.
+// What the two tensor-core products share: the list of tiles that a persistent thread block works
+// through, which operands they take, and how sums are gated and stored.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/ring_position.cuh"
 #include "kernels/swiglu/gated_product.cuh"
 #include "kernels/tensor_view.h"
 
 namespace orrery::kernels::cuda {
 
 using bf16 = __nv_bfloat16;
-
-// Where the ring stands: the stage, and the parity of the phase that will fill (or empty) it.
-struct RingPosition {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ void Advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
 
 // The tiles of one thread block, or of a cluster of kBlocks that share them: every so manieth of
 // the problem's. The first kTable are found by as many threads at once, so that nobody searches
