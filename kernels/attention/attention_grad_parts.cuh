@@ -48,9 +48,13 @@ struct AttentionGradParams {
   }
 };
 
-void AttentionGradSimple(const AttentionGradParams<float>& params, int64_t num_query_tiles,
-                         int64_t num_key_tiles, cudaStream_t stream);
-void AttentionGradSimple(const AttentionGradParams<BFloat16>& params, int64_t num_query_tiles,
-                         int64_t num_key_tiles, cudaStream_t stream);
+// For float32 and what the tensor-core kernels do not take.
+void AttentionGradSimple(const AttentionGradParams<float>& params, const AttentionGradPlan& plan,
+                         cudaStream_t stream);
+void AttentionGradSimple(const AttentionGradParams<BFloat16>& params, const AttentionGradPlan& plan,
+                         cudaStream_t stream);
+// By warpgroup products; head_dim 64 or 128.
+void AttentionGradByWarpgroups(const AttentionGradParams<BFloat16>& params,
+                               const AttentionGradPlan& plan, cudaStream_t stream);
 
 }  // namespace orrery::kernels::cuda

@@ -118,25 +118,24 @@ __global__ void __launch_bounds__(32 * kWarps) KeyKernel(AttentionGradParams<T> 
 }
 
 template <typename T>
-void Run(const AttentionGradParams<T>& params, int64_t num_query_tiles, int64_t num_key_tiles,
-         cudaStream_t stream) {
+void Run(const AttentionGradParams<T>& params, const AttentionGradPlan& plan, cudaStream_t stream) {
   CHECK_LE(params.head_dim, 32 * kPerLane);
-  const int64_t heads = params.num_kv_heads * int64_t{params.group.group};
-  Launch(QueryKernel<T>, static_cast<unsigned>(num_query_tiles * heads), 32 * kWarps, 0, stream,
-         params);
-  Launch(KeyKernel<T>, static_cast<unsigned>(num_key_tiles * params.num_kv_heads), 32 * kWarps, 0,
+  const size_t kv_heads = params.num_kv_heads, heads = kv_heads * params.group.group;
+  Launch(QueryKernel<T>, static_cast<unsigned>(plan.query_tiles.size() * heads), 32 * kWarps, 0,
+         stream, params);
+  Launch(KeyKernel<T>, static_cast<unsigned>(plan.key_tiles.size() * kv_heads), 32 * kWarps, 0,
          stream, params);
 }
 
 }  // namespace
 
-void AttentionGradSimple(const AttentionGradParams<float>& params, int64_t num_query_tiles,
-                         int64_t num_key_tiles, cudaStream_t stream) {
-  Run(params, num_query_tiles, num_key_tiles, stream);
+void AttentionGradSimple(const AttentionGradParams<float>& params, const AttentionGradPlan& plan,
+                         cudaStream_t stream) {
+  Run(params, plan, stream);
 }
-void AttentionGradSimple(const AttentionGradParams<BFloat16>& params, int64_t num_query_tiles,
-                         int64_t num_key_tiles, cudaStream_t stream) {
-  Run(params, num_query_tiles, num_key_tiles, stream);
+void AttentionGradSimple(const AttentionGradParams<BFloat16>& params, const AttentionGradPlan& plan,
+                         cudaStream_t stream) {
+  Run(params, plan, stream);
 }
 
 }  // namespace orrery::kernels::cuda
