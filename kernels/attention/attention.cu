@@ -82,6 +82,32 @@ struct Outputs {
   }
 };
 
+// The row's queries of a group as the right operand; zeros past the group.
+template <int D>
+__device__ __forceinline__ void LoadQueries(const AttentionParams& p, int row, int head,
+                                            uint32_t (&q)[D / 16][2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
+  const bf16* query = p.queries + row * p.query_stride + (head * p.group + g) * D;
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    const bf16* at = query + kk * 16 + 2 * (lane % 4);
+    q[kk][0] = g < p.group ? *reinterpret_cast<const uint32_t*>(at) : 0;
+    q[kk][1] = g < p.group ? *reinterpret_cast<const uint32_t*>(at + 8) : 0;
+  }
+}
+
+// The warp's float8 pieces of a step's keys and values.
+template <int D>
+__device__ __forceinline__ void UnpackOwn(const char* keys, const char* values, char* to_keys,
+                                          char* to_values) {
+  constexpr int kFrom = kBlockTokens * (D + 1), kTo = Layout<D>::kPieceBytes;
+  constexpr int kPanelBytes = kBlockTokens * 128;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  UnpackPiece<D>(keys + warp * kFrom, to_keys + warp * kTo, kPanelBytes);
+  UnpackPiece<D>(values + warp * kFrom, to_values + warp * kTo, kPanelBytes);
+  __syncwarp();
+}
+
 // [16 keys, 8 queries] of a block against all queries, into the step's scores.
 template <int D>
 __device__ __forceinline__ void ScoreBlock(const char* keys, const uint32_t (&q)[D / 16][2],
@@ -183,6 +209,16 @@ __device__ __forceinline__ Outputs<D> LoadPartial(const float* partial) {
   return chunk;
 }
 
+template <int D>
+__device__ __forceinline__ void FoldPartials(const float* partials, int num_chunks,
+                                             float scale_log2, Outputs<D>* total) {
+  *total = {};
+#pragma unroll 4
+  for (int c = 0; c < num_chunks; ++c, partials += AttentionPartialFloats(D)) {
+    total->FoldIn(LoadPartial<D>(partials), scale_log2);
+  }
+}
+
 // Whether this thread block is the last of `blocks` to come here: then all its threads see what the
 // others wrote before they came. The barrier orders a block's writes before its first thread's
 // release, which is cumulative; the counter's additions are one chain of read-modify-writes, so the
@@ -263,16 +299,7 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   for (; fetched < L::kStages && fetched < num_steps; ++fetched) fetch(fetched, fetched);
 
   uint32_t q[D / 16][2];
-  {
-    const int g = lane / 4;
-    const bf16* query = p.a.queries + row * p.a.query_stride + (head * p.a.group + g) * D;
-#pragma unroll
-    for (int kk = 0; kk < D / 16; ++kk) {
-      const bf16* at = query + kk * 16 + 2 * (lane % 4);
-      q[kk][0] = g < p.a.group ? *reinterpret_cast<const uint32_t*>(at) : 0;
-      q[kk][1] = g < p.a.group ? *reinterpret_cast<const uint32_t*>(at + 8) : 0;
-    }
-  }
+  LoadQueries<D>(p.a, row, head, q);
 
   Outputs<D> total, chunk;
   int stage = 0, before = 0;
@@ -283,18 +310,11 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
     const char* values = keys + kStepBlocks * L::kPieceBytes;
     if constexpr (L::kFloat8) {
       constexpr int kUnpacked = kStepBlocks * Layout<D>::kPieceBytes;  // of a step
-      char* unpacked = stages + L::kStages * L::kStageBytes;
-      char* to = unpacked + (1 + n % 2) * kUnpacked;
-      if (n < mine) {
-        constexpr int kPanelBytes = kBlockTokens * 128;
-        UnpackPiece<D>(keys + warp * L::kPieceBytes, unpacked + warp * Layout<D>::kPieceBytes,
-                       kPanelBytes);
-        UnpackPiece<D>(values + warp * L::kPieceBytes, to + warp * Layout<D>::kPieceBytes,
-                       kPanelBytes);
-        __syncwarp();
-      }
-      keys = unpacked;
-      values = to;
+      char* unpacked_keys = stages + L::kStages * L::kStageBytes;
+      char* unpacked_values = unpacked_keys + (1 + n % 2) * kUnpacked;
+      if (n < mine) UnpackOwn<D>(keys, values, unpacked_keys, unpacked_values);
+      keys = unpacked_keys;
+      values = unpacked_values;
     }
     if (n < mine) ScoreBlock<D>(keys + warp * Layout<D>::kPieceBytes, q, warp, scores[n % 2]);
     __syncthreads();
@@ -321,11 +341,7 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   StorePartial<D>(chunk, partials + first_chunk * AttentionPartialFloats(D));
   // Whoever writes the last of a row's chunks folds all of them, in order.
   if (!IsLast(&p.finished[item], all_chunks)) return;
-  total = {};
-#pragma unroll 4
-  for (int c = 0; c < all_chunks; ++c, partials += AttentionPartialFloats(D)) {
-    total.FoldIn(LoadPartial<D>(partials), p.a.scale_log2);
-  }
+  FoldPartials<D>(partials, all_chunks, p.a.scale_log2, &total);
   StoreOut<D>(p.a, row, head, total);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/attention/float8_kv.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/ring_position.cuh"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -109,6 +110,14 @@ __device__ __forceinline__ void SoftmaxOfStep(const float (&s)[8][4], const int 
 }
 
 template <int D>
+__device__ __forceinline__ void Scale(const float (&factor)[2], float (&o)[D / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < D / 8; ++i) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) o[i][c] *= factor[c / 2];
+  }
+}
+template <int D>
 __device__ __forceinline__ void AddValues(const char* values, int num_blocks,
                                           const uint32_t (&p)[kStepBlocks][4],
                                           float (&o)[D / 8][4]) {
@@ -124,6 +133,16 @@ __device__ __forceinline__ void AddValues(const char* values, int num_blocks,
       Mma16816(o[2 * i], p[b], v[0], v[1]);
       Mma16816(o[2 * i + 1], p[b], v[2], v[3]);
     }
+  }
+}
+
+// Query h of this lane's two, from the lane's first column on, into the left operand.
+template <int D>
+__device__ __forceinline__ void LoadQuery(const bf16* query, int h, uint32_t (&q)[D / 16][4]) {
+#pragma unroll
+  for (int kk = 0; kk < D / 16; ++kk) {
+    q[kk][h] = *reinterpret_cast<const uint32_t*>(query + kk * 16);
+    q[kk][h + 2] = *reinterpret_cast<const uint32_t*>(query + kk * 16 + 8);
   }
 }
 
@@ -221,40 +240,31 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   uint32_t q[D / 16][4];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const bf16* query =
-        p.queries + (tile.first_row + row[h]) * p.query_stride + query_head[h] * D + 2 * (lane % 4);
-#pragma unroll
-    for (int kk = 0; kk < D / 16; ++kk) {
-      q[kk][h] = *reinterpret_cast<const uint32_t*>(query + kk * 16);
-      q[kk][h + 2] = *reinterpret_cast<const uint32_t*>(query + kk * 16 + 8);
-    }
+    LoadQuery<D>(
+        p.queries + (tile.first_row + row[h]) * p.query_stride + query_head[h] * D + 2 * (lane % 4),
+        h, q);
   }
 
   Outputs<D> total, chunk;
-  int stage = 0;
-  uint32_t phase = 0;
+  RingPosition ring;
   for (int n = 0; n < num_steps; ++n) {
     // The stage of the step before is filled again, once every warp is done with it.
     const int next = n + L::kStages - 1;
     if (next < num_steps) {
-      const int to = stage == 0 ? L::kStages - 1 : stage - 1;
-      if (n > 0) BarrierWait(&empty[to], stage == 0 ? phase ^ 1 : phase);
+      const int to = ring.stage == 0 ? L::kStages - 1 : ring.stage - 1;
+      if (n > 0) BarrierWait(&empty[to], ring.stage == 0 ? ring.phase ^ 1 : ring.phase);
       fetch(next, to);
     }
     if (n < my_steps) {
-      BarrierWait(&full[stage], phase);
-      const char* keys = stages + stage * L::kStageBytes;
+      BarrierWait(&full[ring.stage], ring.phase);
+      const char* keys = stages + ring.stage * L::kStageBytes;
       float s[8][4], factor[2];
       uint32_t probabilities[kStepBlocks][4];
       ScoreStep<D>(keys, q, s);
       const int seen = first_position + 1 - n * kStepTokens;
       SoftmaxOfStep(s, {seen + row[0], seen + row[1]}, p.scale_log2, chunk.state, factor,
                     probabilities);
-#pragma unroll
-      for (int i = 0; i < D / 8; ++i) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) chunk.o[i][c] *= factor[c / 2];
-      }
+      Scale<D>(factor, chunk.o);
       AddValues<D>(keys + kStepBlocks * L::kPieceBytes, last_block + 1 - n * kStepBlocks,
                    probabilities, chunk.o);
       if (n % kChunkSteps == kChunkSteps - 1 || n == my_steps - 1) {
@@ -263,11 +273,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
       }
     }
     __syncwarp();
-    if (lane == 0) BarrierArrive(&empty[stage]);
-    if (++stage == L::kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
+    if (lane == 0) BarrierArrive(&empty[ring.stage]);
+    ring.Advance(L::kStages);
   }
 
 #pragma unroll
