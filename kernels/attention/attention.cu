@@ -82,6 +82,32 @@ struct Outputs {
   }
 };
 
+// A warp's copies: of every step the keys and the values of one block.
+template <typename L>
+struct PieceCopies {
+  const AttentionParams& p;
+  const int head, warp, lane, mine;  // mine: blocks that this warp brings
+  const int32_t* table;
+  char* stages;
+  uint64_t* full;
+  int ids = 0;  // lane i holds the id of block i of the present 32
+  const uint64_t policy = EvictFirstPolicy();
+
+  // Block n, of step n; for n in ascending order.
+  __device__ __forceinline__ void Fetch(int n, int stage) {
+    if (n % 32 == 0) ids = n + lane < mine ? __ldcg(table + (n + lane) * kStepBlocks) : 0;
+    const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
+    if (lane > 0) return;
+    if (n >= mine) return BarrierArrive(&full[stage]);
+    const int64_t piece = (id * p.num_kv_heads + head) * L::kPieceBytes;
+    char* to = stages + stage * L::kStageBytes + warp * L::kPieceBytes;
+    BarrierArriveExpect(&full[stage], 2 * L::kPieceBytes);
+    BulkCopyHinted(to, p.k + piece, L::kPieceBytes, &full[stage], policy);
+    BulkCopyHinted(to + kStepBlocks * L::kPieceBytes, p.v + piece, L::kPieceBytes, &full[stage],
+                   policy);
+  }
+};
+
 // The row's queries of a group as the right operand; zeros past the group.
 template <int D>
 __device__ __forceinline__ void LoadQueries(const AttentionParams& p, int row, int head,
@@ -275,28 +301,15 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
   const int mine = (end_block - first_block - warp + kStepBlocks - 1) / kStepBlocks;
   const int32_t* table = rows.block_tables + sequence * rows.table_stride + first_block + warp;
 
-  int ids = 0;  // lane i holds the id of block i of the present 32
-  const uint64_t policy = EvictFirstPolicy();
-  const auto fetch = [&](int n, int stage) {
-    if (n % 32 == 0) ids = n + lane < mine ? __ldcg(table + (n + lane) * kStepBlocks) : 0;
-    const int64_t id = __shfl_sync(0xffffffffu, ids, n % 32);
-    if (lane > 0) return;
-    if (n >= mine) return BarrierArrive(&full[stage]);
-    const int64_t piece = (id * p.a.num_kv_heads + head) * L::kPieceBytes;
-    char* to = stages + stage * L::kStageBytes + warp * L::kPieceBytes;
-    BarrierArriveExpect(&full[stage], 2 * L::kPieceBytes);
-    BulkCopyHinted(to, p.a.k + piece, L::kPieceBytes, &full[stage], policy);
-    BulkCopyHinted(to + kStepBlocks * L::kPieceBytes, p.a.v + piece, L::kPieceBytes, &full[stage],
-                   policy);
-  };
+  PieceCopies<L> copies{p.a, head, warp, lane, mine, table, stages, full};
   const int settled_blocks = settled / static_cast<int>(kBlockTokens) - first_block - warp;
   int fetched = 0;
   for (; fetched < L::kStages && fetched < num_steps; ++fetched) {
     if (fetched * kStepBlocks >= settled_blocks) break;
-    fetch(fetched, fetched);
+    copies.Fetch(fetched, fetched);
   }
   WaitForPredecessor();
-  for (; fetched < L::kStages && fetched < num_steps; ++fetched) fetch(fetched, fetched);
+  for (; fetched < L::kStages && fetched < num_steps; ++fetched) copies.Fetch(fetched, fetched);
 
   uint32_t q[D / 16][2];
   LoadQueries<D>(p.a, row, head, q);
@@ -318,7 +331,7 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionOfRow(const __grid_const
     }
     if (n < mine) ScoreBlock<D>(keys + warp * Layout<D>::kPieceBytes, q, warp, scores[n % 2]);
     __syncthreads();
-    if (n > 0 && n - 1 + L::kStages < num_steps) fetch(n - 1 + L::kStages, before);
+    if (n > 0 && n - 1 + L::kStages < num_steps) copies.Fetch(n - 1 + L::kStages, before);
     const int block = first_block + n * kStepBlocks;
     AddStep<D>(scores[n % 2], values, end_block - block,
                position + 1 - block * static_cast<int>(kBlockTokens), p.a.scale_log2, &chunk);

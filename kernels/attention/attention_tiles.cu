@@ -146,6 +146,74 @@ __device__ __forceinline__ void LoadQuery(const bf16* query, int h, uint32_t (&q
   }
 }
 
+// A warp's copies: of every step the keys of one block, or its values.
+template <int D, KvFormat kFormat>
+struct PieceCopies {
+  using L = Layout<D>;
+  using Packed = PackedPieces<D>;
+  static constexpr bool kFloat8 = kFormat == KvFormat::kFloat8;
+  const AttentionParams& p;
+  const int head;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int num_steps, mine;  // mine: blocks that this warp brings
+  const int32_t* table;
+  const char* cache;
+  int ids = 0;  // lane i holds the id of block i of the present 32
+  char* own_stages;
+  char* own_packed;  // of float8, as is `landed`
+  uint64_t* full;
+  uint64_t* landed;
+
+  __device__ __forceinline__ PieceCopies(const AttentionParams& params, const AttentionTile& tile,
+                                         int kv_head, int last_block, char* stages, uint64_t* fulls,
+                                         uint64_t* own_landed)
+      : p(params), head(kv_head), full(fulls), landed(own_landed) {
+    const int block = warp % kStepBlocks;  // of a step
+    num_steps = last_block / kStepBlocks + 1;
+    mine = (last_block - block + kStepBlocks) / kStepBlocks;
+    table = p.rows.block_tables + p.rows.sequence_of[tile.first_row] * p.rows.table_stride + block;
+    cache = warp < kStepBlocks ? p.k : p.v;
+    own_stages = stages + warp * L::kPieceBytes;
+    own_packed = stages + L::kSharedBytes + warp * Packed::kDepth * Packed::kPieceBytes;
+  }
+
+  __device__ __forceinline__ int64_t BlockOf(int n) {  // for n in ascending order
+    if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
+    return int64_t{__shfl_sync(0xffffffffu, ids, n % 32)};
+  }
+  // Float8: starts the copy of block n beside the stages.
+  __device__ __forceinline__ void Ask(int n) {
+    const int64_t id = BlockOf(n);
+    if (lane > 0 || n >= mine) return;
+    uint64_t* barrier = &landed[n % Packed::kDepth];
+    BarrierArriveExpect(barrier, Packed::kPieceBytes);
+    BulkCopy(own_packed + n % Packed::kDepth * Packed::kPieceBytes,
+             cache + (id * p.num_kv_heads + head) * Packed::kPieceBytes, Packed::kPieceBytes,
+             barrier);
+  }
+  // Brings block n, of step n, into a stage that is free.
+  __device__ __forceinline__ void Fetch(int n, int stage) {
+    if constexpr (kFloat8) {
+      if (n < mine) {
+        BarrierWait(&landed[n % Packed::kDepth], n / Packed::kDepth % 2);
+        UnpackPiece<D>(own_packed + n % Packed::kDepth * Packed::kPieceBytes,
+                       own_stages + stage * L::kStageBytes, kBlockTokens * 128);
+      }
+      __syncwarp();
+      if (lane == 0) BarrierArrive(&full[stage]);
+      if (n + Packed::kDepth < num_steps) Ask(n + Packed::kDepth);
+    } else {
+      const int64_t id = BlockOf(n);
+      if (lane > 0) return;
+      if (n >= mine) return BarrierArrive(&full[stage]);
+      BarrierArriveExpect(&full[stage], L::kPieceBytes);
+      BulkCopy(own_stages + stage * L::kStageBytes,
+               cache + (id * p.num_kv_heads + head) * L::kPieceBytes, L::kPieceBytes, &full[stage]);
+    }
+  }
+};
+
 // grid: tiles * key-value heads.
 template <int D, KvFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps, 1)
@@ -175,52 +243,11 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   const int first_position = p.rows.positions[tile.first_row];
   const int last_block = (first_position + tile.num_rows - 1) / static_cast<int>(kBlockTokens);
   const int num_steps = last_block / kStepBlocks + 1;
-  const int my_block = warp % kStepBlocks;  // of a step
-  const int mine = (last_block - my_block + kStepBlocks) / kStepBlocks;
-  const int32_t* table =
-      p.rows.block_tables + p.rows.sequence_of[tile.first_row] * p.rows.table_stride + my_block;
-  const char* cache = warp < kStepBlocks ? p.k : p.v;
-
-  int ids = 0;                        // lane i holds the id of block i of the present 32
-  const auto block_of = [&](int n) {  // for n in ascending order
-    if (n % 32 == 0) ids = n + lane < mine ? table[(n + lane) * kStepBlocks] : 0;
-    return int64_t{__shfl_sync(0xffffffffu, ids, n % 32)};
-  };
-  char* const my_stages = stages + warp * L::kPieceBytes;
-  char* const my_packed =
-      stages + L::kSharedBytes + warp * Packed::kDepth * Packed::kPieceBytes;  // of float8
-  const auto ask = [&](int n) {
-    const int64_t id = block_of(n);
-    if (lane > 0 || n >= mine) return;
-    uint64_t* barrier = &landed[warp][n % Packed::kDepth];
-    BarrierArriveExpect(barrier, Packed::kPieceBytes);
-    BulkCopy(my_packed + n % Packed::kDepth * Packed::kPieceBytes,
-             cache + (id * p.num_kv_heads + head) * Packed::kPieceBytes, Packed::kPieceBytes,
-             barrier);
-  };
-  const auto fetch = [&](int n, int stage) {
-    if constexpr (kFloat8) {
-      if (n < mine) {
-        BarrierWait(&landed[warp][n % Packed::kDepth], n / Packed::kDepth % 2);
-        UnpackPiece<D>(my_packed + n % Packed::kDepth * Packed::kPieceBytes,
-                       my_stages + stage * L::kStageBytes, kBlockTokens * 128);
-      }
-      __syncwarp();
-      if (lane == 0) BarrierArrive(&full[stage]);
-      if (n + Packed::kDepth < num_steps) ask(n + Packed::kDepth);
-    } else {
-      const int64_t id = block_of(n);
-      if (lane > 0) return;
-      if (n >= mine) return BarrierArrive(&full[stage]);
-      BarrierArriveExpect(&full[stage], L::kPieceBytes);
-      BulkCopy(my_stages + stage * L::kStageBytes,
-               cache + (id * p.num_kv_heads + head) * L::kPieceBytes, L::kPieceBytes, &full[stage]);
-    }
-  };
+  PieceCopies<D, kFormat> copies(p, tile, head, last_block, stages, full, landed[warp]);
   if constexpr (kFloat8) {
-    for (int n = 0; n < Packed::kDepth && n < num_steps; ++n) ask(n);
+    for (int n = 0; n < Packed::kDepth && n < num_steps; ++n) copies.Ask(n);
   }
-  for (int n = 0; n < L::kStages - 1 && n < num_steps; ++n) fetch(n, n);
+  for (int n = 0; n < L::kStages - 1 && n < num_steps; ++n) copies.Fetch(n, n);
 
   // This lane's queries, and the rows they belong to. Those past the tile's last are computed as
   // ones of its last row and not stored.
@@ -253,7 +280,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
     if (next < num_steps) {
       const int to = ring.stage == 0 ? L::kStages - 1 : ring.stage - 1;
       if (n > 0) BarrierWait(&empty[to], ring.stage == 0 ? ring.phase ^ 1 : ring.phase);
-      fetch(next, to);
+      copies.Fetch(next, to);
     }
     if (n < my_steps) {
       BarrierWait(&full[ring.stage], ring.phase);
