@@ -28,7 +28,15 @@ __device__ __forceinline__ int PieceOffset(int row, int pair, int odd) {
   return pair / 4 * static_cast<int>(kBlockTokens) * 128 + row * 128 + swizzled * 16;
 }
 
-// The tiles of params.rows; head_dim 64 or 128, a group of at most 8.
+inline constexpr int kMaxGroup = 8;  // heads that share a key-value head
+
+// Below: head_dim 64 or 128, a group of at most kMaxGroup.
+
+// Rows alone: those in lone_rows, or every row where it is null.
+void AttentionOfRows(const AttentionParams& params, const int32_t* lone_rows, int64_t num_rows,
+                     int64_t head_dim, KvFormat format, const AttentionPlan& plan, void* workspace,
+                     cudaStream_t stream);
+// The tiles of params.rows.
 void AttentionOfTiles(const AttentionParams& params, int64_t head_dim, KvFormat format,
                       cudaStream_t stream);
 // The same by warpgroup products, on `blocks` thread blocks that deal the tiles among themselves.
