@@ -346,6 +346,14 @@ struct RowFilter {
     return shared->list_count;
   }
 
+  // The same of the row's values, whatever they are.
+  template <bool with_total>
+  __device__ __forceinline__ int GatherValues(uint32_t low, uint32_t high,
+                                              unsigned long long* total) const {
+    if (marked()) return Gather<false, with_total>(low, high, total);
+    return Gather<true, with_total>(low, high, total);
+  }
+
   // Finds the cut among the ids with keys [low, high], at most 2,048, by sorting them.
   __device__ __forceinline__ Tally CutInRange(uint32_t low, uint32_t high, const Tally& before,
                                               const Goal& goal) const {
@@ -390,9 +398,12 @@ struct RowFilter {
       if (inside <= kListSize) return CutInRange(low, high, before, goal);
       if (low == high) {
         const unsigned long long mass = Mass(FromSortKey(low));
-        const unsigned long long r = !goal.mass  ? goal.value - before.count
-                                     : mass == 0 ? 1
-                                                 : (goal.value - before.mass + mass - 1) / mass;
+        unsigned long long r = 1;
+        if (!goal.mass) {
+          r = goal.value - before.count;
+        } else if (mass > 0) {
+          r = (goal.value - before.mass + mass - 1) / mass;
+        }
         CutAmongEqual(low, r);
         return {before.count + r, before.mass + r * mass};
       }

@@ -1,3 +1,7 @@
+// A thread block a row for rows that filter, are penalised or ban ids: bitmaps of the ids that
+// their history names, the cuts of all filters (row_filter.cuh), and the draw from what is left.
+#include <algorithm>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/sampler/row_filter.cuh"
 #include "kernels/sampler/sampler_filter.h"
@@ -65,11 +69,8 @@ __device__ __forceinline__ int KeepListed(const RowFilter<T>& filter, const Piec
   if (rank > kMostListedRank) return 0;
   const uint32_t low = filter.BoundOfRank(rank, pieces), high = SortKey(filter.top);
   unsigned long long mass = 0;
-  const int count = by_rank           ? filter.marked()
-                                            ? filter.template Gather<false, false>(low, high, &mass)
-                                            : filter.template Gather<true, false>(low, high, &mass)
-                              : filter.marked() ? filter.template Gather<false, true>(low, high, &mass)
-                                      : filter.template Gather<true, true>(low, high, &mass);
+  const int count = by_rank ? filter.template GatherValues<false>(low, high, &mass)
+                            : filter.template GatherValues<true>(low, high, &mass);
   if (count > kListSize) return 0;
   filter.SortFirst(count);
   if (by_rank) {
