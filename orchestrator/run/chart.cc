@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "orchestrator/base/utf8.h"
+
 namespace orrery::run {
 namespace {
 
@@ -116,7 +118,9 @@ std::string Rows(const Canvas& canvas, const Range& y, size_t label_width, bool 
   const char* const tick = style.unicode ? "\u2524" : "+";
   const char* const bar = style.unicode ? "\u2502" : "|";
   for (int row = 0; row < canvas.rows(); ++row) {
-    const bool labeled = row == 0 || row == canvas.rows() - 1 || row == canvas.rows() / 2;
+    // One value alone is in the middle.
+    const bool end = y.low < y.high && (row == 0 || row == canvas.rows() - 1);
+    const bool labeled = end || row == canvas.rows() / 2;
     const double fraction = 1 - static_cast<double>(row) / (canvas.rows() - 1);
     out += fmt::format("{:>{}} {}", labeled ? FormatValue(y.At(fraction)) : "", label_width,
                        labeled ? tick : bar);
@@ -140,13 +144,16 @@ std::string XAxis(const Range& x, size_t label_width, int columns, const ChartSt
   return out + std::string(static_cast<size_t>(std::max(1, gap)), ' ') + high + '\n';
 }
 
+// Without codes that a terminal would obey.
+std::string Shown(std::string_view name) { return ShortenUtf8(name, 300); }
+
 std::string Legend(const std::vector<Series>& series, bool letters, const ChartStyle& style) {
   std::string out;
   for (size_t i = 0; i < series.size(); ++i) {
     const std::string mark = letters         ? std::string(1, static_cast<char>('a' + i % 26))
                              : style.unicode ? "\u2501\u2501"
                                              : "**";
-    out += "  " + Colored(mark, static_cast<int>(i), style) + " " + series[i].name + "\n";
+    out += "  " + Colored(mark, static_cast<int>(i), style) + " " + Shown(series[i].name) + "\n";
   }
   return out;
 }
@@ -172,7 +179,7 @@ std::string DrawChart(std::string_view title, const std::vector<Series>& series,
       y.Include(one.y[i]);
     }
   }
-  std::string out(title);
+  std::string out = Shown(title);
   if (y.empty()) return out + ": no values\n";
   const int rows = std::max(3, style.rows);
   const Range& range = y;

@@ -75,6 +75,26 @@ TEST(Chart, SeveralSeriesAreToldApart) {
   EXPECT_THAT(color, HasSubstr("\x1b[33m"));
 }
 
+TEST(Chart, AFlatLineIsNamedOnce) {
+  for (const int rows : {3, 4, 5, 12}) {
+    const std::string chart = DrawChart("kl", {{"a", {1, 2, 3}, {0.5, 0.5, 0.5}}},
+                                        {.columns = 28, .rows = rows, .unicode = false});
+    const std::vector<std::string> lines = LinesOf(chart);
+    const size_t middle = 1 + static_cast<size_t>(rows) / 2;
+    for (size_t i = 1; i <= static_cast<size_t>(rows); ++i) {
+      EXPECT_EQ(lines[i], i == middle ? "0.5 +**********************" : "    |") << rows;
+    }
+  }
+}
+
+TEST(Chart, NamesCannotSpeakToTheTerminal) {
+  const std::string chart =
+      DrawChart("a\x1b[2Jb", {Line("c\x1b]0;d\x07", 0, 1), Line("e\nf\xff", 1, 0)}, {});
+  EXPECT_EQ(chart.find('\x1b'), std::string::npos);
+  EXPECT_THAT(chart, HasSubstr("a\\x1b[2Jb\n"));
+  EXPECT_THAT(chart, HasSubstr("  a c\\x1b]0;d\\x07\n  b e\\nf\\xff\n"));
+}
+
 TEST(Chart, StrangeValuesAreNoCrash) {
   const double inf = std::numeric_limits<double>::infinity();
   const double big = std::numeric_limits<double>::max();
