@@ -30,6 +30,19 @@ class Problems {
   std::string text_;
 };
 
+// Of settings that another command goes by: a file may be for both, a command line is for one.
+void CheckOverridesAreFor(std::string_view command, const Experiment& experiment,
+                          Problems& problems) {
+  for (const auto& [key, place] : experiment.places.by_key) {
+    if (!place.starts_with("--set")) continue;
+    if (command == "sft" && key == "run.steps") {
+      problems.Add(key, "has no effect on `orrery sft`; set sft.steps or sft.epochs");
+    } else if (command == "run" && key.starts_with("sft.")) {
+      problems.Add(key, "has no effect on `orrery run`; it is for `orrery sft`");
+    }
+  }
+}
+
 void CheckPreset(const DataConfig& data, const std::string& section, Problems& problems) {
   if (data.preset == "none" && data.source != kStoryMath) return;
   const DataConfig defaults;
@@ -311,6 +324,7 @@ absl::Status CheckExperiment(const Experiment& experiment) {
 
 absl::Status CheckForTraining(const Experiment& experiment) {
   Problems problems(experiment);
+  CheckOverridesAreFor("run", experiment, problems);
   CheckSources(experiment, problems);
   if (experiment.rewards.empty()) {
     problems.Add("rewards", "is missing; add at least one, like [{{name: gsm8k_strict}}]");
@@ -326,6 +340,7 @@ absl::Status CheckForTraining(const Experiment& experiment) {
 
 absl::Status CheckForSft(const Experiment& experiment) {
   Problems problems(experiment);
+  CheckOverridesAreFor("sft", experiment, problems);
   CheckSources(experiment, problems);
   return problems.ToStatus();
 }

@@ -52,21 +52,6 @@ int64_t WeightBytes(const MemoryQuestion& q) {
                                           SizeOf(ToDType(q.experiment.model)));
 }
 
-trainer::BatchBounds BoundsOf(const MemoryQuestion& q) {
-  const configs::Experiment& e = q.experiment;
-  trainer::BatchBounds bounds;
-  bounds.micro_batch_tokens = e.trainer.micro_batch_tokens;
-  bounds.sequence_tokens = SequenceTokens(q);
-  if (q.supervised) {
-    bounds.step_tokens = e.sft.batch_size * bounds.sequence_tokens;
-  } else {
-    bounds.step_tokens = e.EpisodesPerStep() * bounds.sequence_tokens;
-    bounds.prompt_tokens = e.trainer.share_prefix ? q.longest_prompt : 0;
-    bounds.samples = e.rollout.samples_per_prompt;
-  }
-  return bounds;
-}
-
 void AddTraining(const MemoryQuestion& q, const kernels::DeviceLimits& gpu,
                  plan::MemoryNeeds* needs) {
   const model::WeightLayout layout(q.spec);

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/thread_pool.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/gpu.h"
 #include "orchestrator/loop/evaluation.h"
 #include "orchestrator/loop/loop.h"
 #include "orchestrator/types.h"
 #include "rollout/kv_cache.h"
+#include "trainer/cpu/training_bytes.h"
 #include "trainer/model/weight_store.h"
 
 namespace orrery::commands {
@@ -58,12 +60,17 @@ plan::MemoryNeeds NeedsOnHost(const MemoryQuestion& q) {
   const int64_t n = model::WeightLayout(q.spec).num_elements;
   const int64_t size = kernels::SizeOf(ToDType(q.experiment.model));
   plan::MemoryNeeds needs;
-  needs.host = {{"weights", n * size}, {"weights, packed for products", n * size}};
+  needs.host = {{"program and libraries", kProgramBytes},
+                {"weights", n * size},
+                {"weights, packed for products", n * size}};
   if (HasReference(q)) needs.host.push_back({"reference weights, and packed", 2 * n * size});
   if (q.for_training) {
     needs.host.push_back({"gradients, float32", 4 * n});
     needs.host.push_back({"master weights, float32", 4 * n});
     needs.host.push_back({"moments of AdamW, float32", 8 * n});
+    const trainer::CpuTrainingBytes bytes = trainer::TrainingBytesOnCpu(
+        q.spec, n, BoundsOf(q), q.experiment.trainer.recompute == "block", kernels::NumThreads());
+    needs.host.push_back({"training: activations and gradients", bytes.sum()});
   }
   AddSamples(q, &needs);
   needs.kv = NeedsOfKv(q, rollout::KvCache::BlockBytes(q.spec));
@@ -104,6 +111,21 @@ kernels::DType ToDType(const configs::ModelConfig& config) {
 
 bool HasReference(const MemoryQuestion& q) {
   return q.for_training && !q.supervised && q.experiment.algorithm.kl != "none";
+}
+
+trainer::BatchBounds BoundsOf(const MemoryQuestion& q) {
+  const configs::Experiment& e = q.experiment;
+  trainer::BatchBounds bounds;
+  bounds.micro_batch_tokens = e.trainer.micro_batch_tokens;
+  bounds.sequence_tokens = SequenceTokens(q);
+  if (q.supervised) {
+    bounds.step_tokens = e.sft.batch_size * bounds.sequence_tokens;
+  } else {
+    bounds.step_tokens = e.EpisodesPerStep() * bounds.sequence_tokens;
+    bounds.prompt_tokens = e.trainer.share_prefix ? q.longest_prompt : 0;
+    bounds.samples = e.rollout.samples_per_prompt;
+  }
+  return bounds;
 }
 
 void AddSamples(const MemoryQuestion& q, plan::MemoryNeeds* needs) {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/device_limits.h"
 #include "kernels/tensor_view.h"
 #include "orchestrator/plan/memory_plan.h"
+#include "trainer/batch_bounds.h"
 #include "trainer/model/model_spec.h"
 
 namespace orrery::commands {
@@ -31,6 +32,8 @@ kernels::DType ToDType(const configs::ModelConfig& config);
 bool HasReference(const MemoryQuestion& question);
 // Tokens of the longest sequence, prompt and responses.
 int64_t SequenceTokens(const MemoryQuestion& question);
+// What the trainer's batches can be.
+trainer::BatchBounds BoundsOf(const MemoryQuestion& question);
 // Samples that are held at once: of rollouts and of evaluations.
 void AddSamples(const MemoryQuestion& question, plan::MemoryNeeds* needs);
 // How many blocks of keys and values the engine would have.

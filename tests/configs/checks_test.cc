@@ -120,6 +120,19 @@ TEST(CheckExperimentTest, SettingsWithoutEffectAreRefused) {
     EXPECT_THAT(Checked(c.overrides, CheckExperiment), HasSubstr(c.error));
 }
 
+TEST(CheckForSftTest, WhatAnotherCommandGoesByIsRefusedOnTheCommandLine) {
+  EXPECT_EQ(Checked({"run.steps=3"}), "OK");
+  EXPECT_EQ(Checked({"run.steps=3"}, CheckForSft),
+            "--set run.steps=3: run.steps: has no effect on `orrery sft`; set sft.steps or "
+            "sft.epochs");
+  EXPECT_EQ(Checked({"sft.steps=3"}, CheckForSft), "OK");
+  EXPECT_EQ(Checked({"sft.steps=3"}),
+            "--set sft.steps=3: sft.steps: has no effect on `orrery run`; it is for `orrery sft`");
+  const auto both = ParseExperiment(std::string(kGood) + "sft: {steps: 3}\n", "f.yaml");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(CheckForTraining(*both).ok()) << "a file may be for both";
+}
+
 TEST(CheckForSftTest, NeedsNoRewards) {
   EXPECT_EQ(Checked({"rewards=[]"}, CheckForSft), "OK");
   EXPECT_THAT(Checked({"model.path="}, CheckForSft), HasSubstr("model.path"));

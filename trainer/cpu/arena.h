@@ -1,5 +1,7 @@
 // Memory for the activations and gradients of one micro-batch: handed out in order, taken back all
-// at once. Blocks are kept between uses, so a step after the first allocates nothing. One thread.
+// at once. It is kept between uses, in one block as large as the largest use so far, so that a step
+// after the first allocates nothing and what does not fit at the end of a block is no waste. One
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -26,17 +28,26 @@ class Arena {
     if (current_ == blocks_.size()) blocks_.push_back(MakeBlock(std::max(n, kBlockFloats)));
     float* result = blocks_[current_].data() + used_;
     used_ += n;
+    handed_out_ += n;
     return result;
   }
-  void Reset() { current_ = 0, used_ = 0; }
+  void Reset() {
+    most_ = std::max(most_, handed_out_);
+    if (blocks_.size() > 1) {
+      blocks_.clear();  // first, for the room
+      blocks_.push_back(MakeBlock(most_));
+    }
+    current_ = 0, used_ = 0, handed_out_ = 0;
+  }
   int64_t bytes() const {
     int64_t sum = 0;
     for (const Block& block : blocks_) sum += block.size * static_cast<int64_t>(sizeof(float));
     return sum;
   }
 
+  static constexpr int64_t kBlockFloats = 1 << 20;  // of a block at least
+
  private:
-  static constexpr int64_t kBlockFloats = 1 << 20;
   struct alignas(64) Line {
     float values[16];
   };
@@ -51,7 +62,8 @@ class Arena {
 
   std::vector<Block> blocks_;
   size_t current_ = 0;
-  int64_t used_ = 0;
+  int64_t used_ = 0;                   // of the current block, floats
+  int64_t handed_out_ = 0, most_ = 0;  // since Reset, and the most ever
 };
 
 }  // namespace orrery::trainer

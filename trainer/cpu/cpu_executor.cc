@@ -6,12 +6,10 @@
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 #include "orchestrator/base/stopwatch.h"
+#include "trainer/cpu/training_bytes.h"
 
 namespace orrery::trainer {
 namespace {
-
-// Below this many bytes of parameters a gradient buffer for every micro-batch costs little.
-constexpr int64_t kSmallModelBytes = 8 << 20;
 
 // As the sampler: greedy responses carry log-probs at temperature 1.
 float InverseTemperature(float temperature) { return temperature > 0 ? 1 / temperature : 1; }
@@ -33,7 +31,7 @@ CpuExecutor::CpuExecutor(model::WeightStore* store, std::unique_ptr<model::Weigh
       grads_(static_cast<size_t>(store->layout().num_elements)) {}
 
 bool CpuExecutor::small_model() const {
-  return static_cast<int64_t>(grads_.size() * sizeof(float)) <= kSmallModelBytes;
+  return RunsMicroBatchesSideBySide(static_cast<int64_t>(grads_.size()));
 }
 
 std::unique_ptr<TrainingOps> CpuExecutor::TakeOps() {
