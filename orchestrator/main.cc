@@ -210,8 +210,8 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
     return sub;
   };
   const auto add_prompts = [&](CLI::App* sub) {
-    sub->add_option("--prompts", a.prompts);
-    sub->add_option("--prompt-tokens", a.prompt_tokens);
+    sub->add_option("--prompts", a.prompts, "how many");
+    sub->add_option("--prompt-tokens", a.prompt_tokens, "of each prompt");
     sub->add_option("--max-running", a.max_running, "sequences at once");
     sub->add_option("--chunk-tokens", a.prefill_chunk_tokens, "prompt tokens a step");
     sub->add_flag("--float8-kv", a.float8_kv, "keys and values in eight bits");
@@ -220,7 +220,7 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
       add("decode", "GPU: tokens a second by batch, against the roof", commands::BenchDecode);
   decode->add_option("--batch", a.batches, "sequences, several with commas")->delimiter(',');
   decode->add_option("--context", a.context, "mean over the steps");
-  decode->add_option("--steps", a.steps);
+  decode->add_option("--steps", a.steps, "that are measured");
   decode->add_flag("--float8-kv", a.float8_kv, "keys and values in eight bits");
   add_prompts(add("prefill", "GPU: prompts alone", commands::BenchPrefill));
   CLI::App* phase =
@@ -234,8 +234,8 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
   CLI::App* train =
       add("train", "GPU: a training step, against the matmul ceiling", commands::BenchTrain);
   train->add_option("--layers", a.layers, "of the shape's; 0: all");
-  train->add_option("--micro-batch-tokens", a.micro_batch_tokens);
-  train->add_option("--sequence-tokens", a.sequence_tokens);
+  train->add_option("--micro-batch-tokens", a.micro_batch_tokens, "of each micro-batch");
+  train->add_option("--sequence-tokens", a.sequence_tokens, "of each sequence");
   train->add_option("--micro-batches", a.micro_batches, "a step");
   train->add_flag("--recompute", a.recompute, "of every block in its backward");
 }
@@ -258,7 +258,7 @@ void AddBench(CLI::App& app, CommandLine& line) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Orrery trains language models with reinforcement learning."};
+  CLI::App app{"Orrery trains language models with reinforcement learning.", "orrery"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "orrery 0.1.0");
   CommandLine line;

@@ -39,6 +39,11 @@ constexpr double kMostBytes = 1e15;
 // An episode without its tokens: texts, outcome, the row it answers.
 constexpr double kEpisodeBytes = 2048;
 
+// Of a token as the trainer takes it: id, mask, sampler's log-prob, advantage, reference's log-prob
+// (types.h, TrainingSequence); id, position, slot, target and its position in its micro-batch
+// (trainer/packer.h); old log-prob and entropy.
+constexpr int64_t kTrainedTokenBytes = (4 + 1 + 4 + 4 + 4) + (4 + 4 + 4 + 8 + 4) + (4 + 4);
+
 int64_t EpisodesBytes(double episodes, int64_t tokens, int64_t token_bytes) {
   const double bytes =
       episodes * (static_cast<double>(tokens) * static_cast<double>(token_bytes) + kEpisodeBytes);
@@ -140,6 +145,11 @@ void AddSamples(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
     items.push_back({refills == 0 ? "samples of two steps, made and written"
                                   : fmt::format("samples of two steps of {} refills each", refills),
                      EpisodesBytes(episodes, SampledTokens(q), SampledTokenBytes(q))});
+  }
+  if (q.for_training && !q.supervised) {
+    items.push_back(
+        {"batches of a step, packed", EpisodesBytes(static_cast<double>(e.EpisodesPerStep()),
+                                                    SequenceTokens(q), kTrainedTokenBytes)});
   }
   // One portion is made, one written, one waits (Background); of one evaluation after another.
   int64_t portion = 0;

@@ -189,6 +189,8 @@ TEST_F(Commands, HelpEverywhere) {
                 HasSubstr(command == std::string("doctor") ? "has" : ""));
   }
   EXPECT_THAT(Output({"--help"}), HasSubstr("replay"));
+  EXPECT_THAT(Output({"--help"}), HasSubstr("Usage: orrery [OPTIONS] SUBCOMMAND\n"));
+  EXPECT_THAT(Output({"plan", "--help"}), HasSubstr("Usage: orrery plan [OPTIONS] FILE\n"));
   EXPECT_FALSE(Output({"doctor"}).empty());
 }
 

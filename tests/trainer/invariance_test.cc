@@ -9,6 +9,7 @@
 #include "tests/trainer/model/temp_folder.h"
 #include "tests/trainer/training_data.h"
 #include "trainer/cpu/cpu_executor.h"
+#include "trainer/cpu/training_bytes.h"
 
 namespace orrery::trainer {
 namespace {
@@ -68,6 +69,22 @@ class InvarianceTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<WeightStore> store_;
   TrainingBatch batch_;
 };
+
+// More micro-batches than are in flight on two threads, and as many as on 25.
+TEST_P(InvarianceTest, GradientDoesNotDependOnHowManyMicroBatchesAreInFlight) {
+  const TrainingBatch many = MakeBatch(store_->spec().vocab_size, 12, /*groups=*/20);
+  PolicyTrainerOptions options = Options();
+  options.share_prefix = false;
+  options.micro_batch_tokens = 1;
+  ASSERT_GT(many.sequences.size(), static_cast<size_t>(MicroBatchesInFlight(2)));
+  ASSERT_LE(many.sequences.size(), static_cast<size_t>(MicroBatchesInFlight(25)));
+  kernels::SetNumThreads(2);
+  const std::vector<float> few_at_once = GradientOf(store_.get(), many, options);
+  kernels::SetNumThreads(25);
+  const std::vector<float> all_at_once = GradientOf(store_.get(), many, options);
+  kernels::SetNumThreads(0);
+  EXPECT_EQ(few_at_once, all_at_once);
+}
 
 TEST_P(InvarianceTest, GradientDoesNotDependOnPackingSharingOrRecompute) {
   PolicyTrainerOptions plain = Options();

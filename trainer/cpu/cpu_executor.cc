@@ -102,12 +102,17 @@ absl::Status CpuExecutor::ForwardBackward(std::span<const MicroBatch> micros, fl
     GiveBack(std::move(ops));
   };
   if (small_model() && n > 1) {
-    std::vector<std::vector<float>> parts(n);
-    kernels::ParallelFor(static_cast<int64_t>(n), [&](int64_t i) {
-      parts[i].assign(grads_.size(), 0.0f);
-      run(static_cast<size_t>(i), parts[i].data());
-    });
-    SumGradients(parts);
+    // However many are in flight, they are added in their order.
+    const auto at_once = static_cast<size_t>(MicroBatchesInFlight(kernels::NumThreads()));
+    std::vector<std::vector<float>> parts(std::min(n, at_once));
+    for (size_t first = 0; first < n; first += parts.size()) {
+      parts.resize(std::min(n - first, parts.size()));
+      kernels::ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i) {
+        parts[i].assign(grads_.size(), 0.0f);
+        run(first + static_cast<size_t>(i), parts[i].data());
+      });
+      SumGradients(parts);
+    }
   } else {
     for (size_t i = 0; i < n; ++i) run(i, grads_.data());
   }

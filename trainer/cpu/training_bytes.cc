@@ -40,6 +40,8 @@ bool RunsMicroBatchesSideBySide(int64_t num_weights) {
   return num_weights * kFloat <= kSmallModelBytes;
 }
 
+int64_t MicroBatchesInFlight(int64_t threads) { return std::max<int64_t>(64, 4 * threads); }
+
 int64_t ActivationBytes(const model::ModelSpec& spec, int64_t rows, bool recompute) {
   const int64_t d = spec.hidden_size;
   int64_t all = 0, largest = 0, experts = 0;
@@ -66,7 +68,7 @@ CpuTrainingBytes TrainingBytesOnCpu(const model::ModelSpec& spec, int64_t num_we
   if (!RunsMicroBatchesSideBySide(num_weights)) return bytes;
   const int64_t micros = MostMicroBatches(bounds);
   bytes.activations *= std::min(threads, micros);
-  bytes.partial = micros * num_weights * kFloat;
+  bytes.partial = std::min(micros, MicroBatchesInFlight(threads)) * num_weights * kFloat;
   return bytes;
 }
 
