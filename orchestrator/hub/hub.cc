@@ -58,6 +58,10 @@ class Resolution {
       spdlog::warn("{}; using what the cache holds: {}", StatusText(fetched.status()), *cached);
       return cached;
     }
+    if (!asked_ && absl::IsUnavailable(fetched.status())) {
+      return Unavailable("{}; without a network, give a folder or file in its place",
+                         StatusText(fetched.status()));
+    }
     return fetched.status();
   }
 

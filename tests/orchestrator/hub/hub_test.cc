@@ -323,7 +323,9 @@ TEST_F(HubTest, WithoutNetworkTheCacheServes) {
   const auto cached = Get();
   ASSERT_TRUE(cached.ok()) << cached.status();
   ExpectWhole(*cached);
-  EXPECT_EQ(Get("hf:org/other").status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status other = Get("hf:org/other").status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(StatusText(other), HasSubstr("give a folder or file in its place"));
   EXPECT_EQ(Get("hf:org/name@v2").status().code(), absl::StatusCode::kUnavailable);
 }
 
