@@ -222,10 +222,13 @@ void AddShapeBenches(CLI::App* bench, CommandLine& line) {
   decode->add_option("--context", a.context, "mean over the steps");
   decode->add_option("--steps", a.steps, "that are measured");
   decode->add_flag("--float8-kv", a.float8_kv, "keys and values in eight bits");
-  add_prompts(add("prefill", "GPU: prompts alone", commands::BenchPrefill));
+  CLI::App* prefill = add("prefill", "GPU: prompts alone", commands::BenchPrefill);
+  add_prompts(prefill);
+  prefill->add_option("--repeat", a.prefills, "times, each with new prompts");
   CLI::App* phase =
       add("phase", "GPU: a rollout phase with responses of given lengths", commands::BenchPhase);
   add_prompts(phase);
+  phase->add_option("--repeat", a.phases, "times, each with new prompts");
   phase->add_option("--samples", a.samples, "responses a prompt");
   phase->add_option("--lengths", a.lengths, "a number, or a file with one a line");
   phase->add_option("--kv-tokens", a.kv_tokens, "of the KV cache; 0: what there is room for");

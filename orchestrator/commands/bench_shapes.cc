@@ -89,12 +89,14 @@ absl::Status CheckPositive(std::string_view option, int64_t value) {
 }
 
 absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArguments& a,
-                                                           std::vector<int64_t> lengths) {
+                                                           std::vector<int64_t> lengths,
+                                                           int64_t repeat) {
   RETURN_IF_ERROR(CheckPositive("--prompts", a.prompts));
   RETURN_IF_ERROR(CheckPositive("--samples", a.samples));
   RETURN_IF_ERROR(CheckPositive("--prompt-tokens", a.prompt_tokens));
   RETURN_IF_ERROR(CheckPositive("--max-running", a.max_running));
   RETURN_IF_ERROR(CheckPositive("--chunk-tokens", a.prefill_chunk_tokens));
+  RETURN_IF_ERROR(CheckPositive("--repeat", repeat));
   if (a.kv_tokens < 0) return InvalidInput("--kv-tokens {}: at least 0", a.kv_tokens);
   if (a.swap_tokens < 0) return InvalidInput("--swap-tokens {}: at least 0", a.swap_tokens);
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::KnownShape(a.shape));
@@ -103,6 +105,7 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   options.samples = a.samples;
   options.prompt_tokens = a.prompt_tokens;
   options.lengths = std::move(lengths);
+  options.repeat = repeat;
   options.max_running = a.max_running;
   options.prefill_chunk_tokens = a.prefill_chunk_tokens;
   options.kv_tokens = a.kv_tokens;
@@ -110,6 +113,19 @@ absl::StatusOr<rollout::cuda::RolloutBenchReport> RunPhase(const ShapeBenchArgum
   options.numerics = ToNumerics(a);
   options.kv_format = ToKvFormat(a);
   return AsSettingsMistake(rollout::cuda::RunRolloutBench(spec, options));
+}
+
+void Print(const rollout::cuda::RolloutPhase& phase) {
+  fmt::print(
+      "{} tokens in {:.2f} s, {:.0f} tokens/s; {} steps, {} preemptions, last tenth of the "
+      "responses {:.2f} s\n",
+      phase.new_tokens, phase.seconds, phase.tokens_per_second(), phase.steps, phase.preemptions,
+      phase.tail_seconds);
+  if (phase.swaps > 0) {
+    fmt::print("{} of the preemptions by swap: {:.2f} GB to the host, {:.2f} GB back\n",
+               phase.swaps, static_cast<double>(phase.swapped_out_bytes) * 1e-9,
+               static_cast<double>(phase.swapped_in_bytes) * 1e-9);
+  }
 }
 
 }  // namespace
@@ -146,30 +162,26 @@ absl::Status BenchDecode(const ShapeBenchArguments& a) {
 absl::Status BenchPrefill(const ShapeBenchArguments& a) {
   ShapeBenchArguments prompts_only = a;
   prompts_only.samples = 1;
-  ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report, RunPhase(prompts_only, {1}));
+  ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report,
+                   RunPhase(prompts_only, {1}, a.prefills));
   const double tokens = static_cast<double>(a.prompts * a.prompt_tokens);
-  fmt::print("{}, {}: {} x {} prompt tokens in {:.3f} s, {:.0f} tokens/s\n", a.shape,
-             NumericsText(a), a.prompts, a.prompt_tokens, report.seconds, tokens / report.seconds);
+  fmt::print("{}, {}: {} x {} prompt tokens; the first time also loads kernels\n", a.shape,
+             NumericsText(a), a.prompts, a.prompt_tokens);
+  for (const rollout::cuda::RolloutPhase& phase : report.phases) {
+    fmt::print("{:.3f} s, {:.0f} tokens/s\n", phase.seconds, tokens / phase.seconds);
+  }
   return absl::OkStatus();
 }
 
 absl::Status BenchPhase(const ShapeBenchArguments& a) {
   ASSIGN_OR_RETURN(std::vector<int64_t> lengths, ReadLengths(a.lengths));
-  ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report, RunPhase(a, std::move(lengths)));
+  ASSIGN_OR_RETURN(const rollout::cuda::RolloutBenchReport report,
+                   RunPhase(a, std::move(lengths), a.phases));
   fmt::print("{}, {}: {} x {} responses to prompts of {} tokens\n", a.shape, NumericsText(a),
              a.prompts, a.samples, a.prompt_tokens);
   fmt::print("ready in {:.2f} s, first token {:.1f} ms after that\n", report.load_seconds,
              report.first_token_seconds * 1e3);
-  fmt::print(
-      "{} tokens in {:.2f} s, {:.0f} tokens/s; {} steps, {} preemptions, last tenth of the "
-      "responses {:.2f} s\n",
-      report.new_tokens, report.seconds, report.tokens_per_second(), report.steps,
-      report.preemptions, report.tail_seconds);
-  if (report.swaps > 0) {
-    fmt::print("{} of the preemptions by swap: {:.2f} GB to the host, {:.2f} GB back\n",
-               report.swaps, static_cast<double>(report.swapped_out_bytes) * 1e-9,
-               static_cast<double>(report.swapped_in_bytes) * 1e-9);
-  }
+  for (const rollout::cuda::RolloutPhase& phase : report.phases) Print(phase);
   return absl::OkStatus();
 }
 

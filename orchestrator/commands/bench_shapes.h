@@ -25,6 +25,7 @@ struct ShapeBenchArguments {
   std::string lengths = "256";  // a number, or a file with one a line
   int64_t max_running = 2048, prefill_chunk_tokens = 4096;
   int64_t kv_tokens = 0, swap_tokens = 0;
+  int64_t prefills = 3, phases = 1;  // times that each is measured
 
   // train: packed sequences of one length. layers: 0: all of the shape's.
   int64_t layers = 0, micro_batch_tokens = 16384, sequence_tokens = 2048, micro_batches = 4;

@@ -89,10 +89,38 @@ double FirstToken(Engine* engine, const model::ModelSpec& spec, RolloutBenchOpti
   options.lengths = {1};
   Arrivals arrivals;
   const Clock::time_point begin = Clock::now();
-  engine->Submit(MakeRequest(spec, options, options.prompts),
+  engine->Submit(MakeRequest(spec, options, options.prompts * options.repeat),
                  [&](size_t, Generation g) { arrivals.Add(g); });
   arrivals.WaitFor(1);
   return Seconds(begin, Clock::now());
+}
+
+// One phase; its prompts are those from `first` on.
+absl::StatusOr<RolloutPhase> RunPhase(Engine* engine, const model::ModelSpec& spec,
+                                      const RolloutBenchOptions& options, int64_t first) {
+  const EngineStats before = engine->stats();
+  Arrivals arrivals;
+  std::vector<RolloutEngine::Submission> submissions;
+  for (int64_t i = 0; i < options.prompts; ++i) {
+    submissions.push_back(
+        {MakeRequest(spec, options, first + i), [&](size_t, Generation g) { arrivals.Add(g); }});
+  }
+  const Clock::time_point begin = Clock::now();
+  engine->SubmitAll(std::move(submissions));
+  const auto all = static_cast<size_t>(options.prompts * options.samples);
+  arrivals.WaitFor(all);
+  if (!arrivals.error.empty()) return InvalidInput("a response ended early: {}", arrivals.error);
+  const EngineStats after = engine->stats();
+  RolloutPhase phase;
+  phase.seconds = Seconds(begin, arrivals.times.back());
+  phase.tail_seconds = Seconds(arrivals.times[all - all / 10 - 1], arrivals.times.back());
+  phase.new_tokens = arrivals.tokens;
+  phase.steps = after.steps - before.steps;
+  phase.preemptions = after.preemptions - before.preemptions;
+  phase.swaps = after.swaps - before.swaps;
+  phase.swapped_out_bytes = after.swapped_out_bytes - before.swapped_out_bytes;
+  phase.swapped_in_bytes = after.swapped_in_bytes - before.swapped_in_bytes;
+  return phase;
 }
 
 }  // namespace
@@ -131,27 +159,10 @@ absl::StatusOr<RolloutBenchReport> RunRolloutBench(const model::ModelSpec& spec,
   const double first = FirstToken(&engine, spec, options);
   report.load_seconds = Seconds(start, Clock::now()) - first;
   report.first_token_seconds = first;
-  const EngineStats before = engine.stats();
-  Arrivals arrivals;
-  std::vector<RolloutEngine::Submission> submissions;
-  for (int64_t i = 0; i < options.prompts; ++i) {
-    submissions.push_back(
-        {MakeRequest(spec, options, i), [&](size_t, Generation g) { arrivals.Add(g); }});
+  for (int64_t i = 0; i < options.repeat; ++i) {
+    ASSIGN_OR_RETURN(RolloutPhase phase, RunPhase(&engine, spec, options, i * options.prompts));
+    report.phases.push_back(phase);
   }
-  const Clock::time_point begin = Clock::now();
-  engine.SubmitAll(std::move(submissions));
-  const size_t all = static_cast<size_t>(options.prompts * options.samples);
-  arrivals.WaitFor(all);
-  if (!arrivals.error.empty()) return InvalidInput("a response ended early: {}", arrivals.error);
-  report.seconds = Seconds(begin, arrivals.times.back());
-  report.tail_seconds = Seconds(arrivals.times[all - all / 10 - 1], arrivals.times.back());
-  report.new_tokens = arrivals.tokens;
-  const EngineStats after = engine.stats();
-  report.steps = after.steps - before.steps;
-  report.preemptions = after.preemptions;
-  report.swaps = after.swaps;
-  report.swapped_out_bytes = after.swapped_out_bytes;
-  report.swapped_in_bytes = after.swapped_in_bytes;
   return report;
 }
 
