@@ -28,26 +28,30 @@ struct NormParams {
   Matrix<T> sum, out;
 };
 
-// round(sum_k weights[k] * row[k]) of one vector. Four slots' loads are in flight at a time.
-template <typename T>
+// round(sum_k weights[k] * row[k]) of one vector. Loads of kAhead slots are in flight at a time,
+// also of what turns out to be padding's: its row exists, though nothing was written there.
+template <typename T, int kAhead>
 __device__ __forceinline__ void CombineSlots(const NormParams<T>& p, int64_t t, int64_t i,
                                              float (&out)[kVectorSize<T>]) {
-  constexpr int kN = kVectorSize<T>, kAhead = 4;
+  constexpr int kN = kVectorSize<T>;
   float total[kN] = {};
   for (int64_t first = 0; first < p.top_k; first += kAhead) {
     uint4 raw[kAhead];
+    int32_t expert[kAhead];
     float weight[kAhead];
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
-      const int64_t slot = t * p.top_k + first + s;
-      const bool used = first + s < p.top_k && p.experts[slot] >= 0;
-      weight[s] = used ? p.weights[slot] : 0;
-      raw[s] = LoadUpTo(p.delta.Row(used ? slot : 0) + i, used ? p.d - i : 0, p.aligned);
+      const bool exists = first + s < p.top_k;
+      const int64_t slot = exists ? t * p.top_k + first + s : 0;
+      raw[s] = LoadUpTo(p.delta.Row(slot) + i, exists ? p.d - i : 0, p.aligned);
+      expert[s] = exists ? p.experts[slot] : -1;
+      weight[s] = exists ? p.weights[slot] : 0;
     }
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
       float y[kN];
-      Unpack<T>(raw[s], y);
+      Unpack<T>(expert[s] >= 0 ? raw[s] : uint4{}, y);
+      if (expert[s] < 0) weight[s] = 0;
 #pragma unroll
       for (int e = 0; e < kN; ++e) total[e] = __fadd_rn(total[e], __fmul_rn(weight[s], y[e]));
     }
@@ -57,7 +61,7 @@ __device__ __forceinline__ void CombineSlots(const NormParams<T>& p, int64_t t, 
 }
 
 // x, or round(x + delta), of one vector.
-template <typename T>
+template <typename T, int kAhead>
 __device__ __forceinline__ void LoadSum(const NormParams<T>& p, int64_t t, int64_t i,
                                         float (&x)[kVectorSize<T>]) {
   constexpr int kN = kVectorSize<T>;
@@ -65,7 +69,7 @@ __device__ __forceinline__ void LoadSum(const NormParams<T>& p, int64_t t, int64
   if (p.delta.data == nullptr) return;
   float delta[kN];
   if (p.weights != nullptr) {
-    CombineSlots(p, t, i, delta);
+    CombineSlots<T, kAhead>(p, t, i, delta);
   } else {
     Unpack<T>(LoadUpTo(p.delta.Row(t) + i, p.d - i, p.aligned), delta);
   }
@@ -83,7 +87,7 @@ __device__ __forceinline__ float BlockSum(float x) {
 
 template <typename T, int kVectors>
 __global__ void __launch_bounds__(kMaxThreads) AddRmsNormKernel(NormParams<T> p) {
-  constexpr int kN = kVectorSize<T>;
+  constexpr int kN = kVectorSize<T>, kAhead = kVectors > 1 ? 4 : 8;  // as registers allow
   LetSuccessorStart();
   uint4 w[kVectors];
 #pragma unroll
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kMaxThreads) AddRmsNormKernel(NormParams<T> p)
     for (int v = 0; v < kVectors; ++v) {
       const int64_t i = (threadIdx.x + v * blockDim.x) * int64_t{kN};
       if (i >= p.d) continue;
-      LoadSum(p, t, i, x[v]);
+      LoadSum<T, kAhead>(p, t, i, x[v]);
       if (p.write_sum) StoreUpTo(Pack<T>(x[v]), p.sum.Row(t) + i, p.d - i, p.aligned);
       squares = AddSquares(x[v], squares);
     }

@@ -107,14 +107,22 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFlo
   }
   WaitForPredecessor();
   if (t >= p.rows) return;
-  const int32_t position = p.positions[t];
-  if (position < 0) return;
+  // Loads first, none of which waits for another but the rotation's for the position.
   const bool present = h < q_heads + 2 * kv_heads;
+  const int32_t position = p.positions[t], slot = p.slots[t];
   BFloat16* head = p.qkv.Row(t) + h * D;
   uint4 low_raw = {}, high_raw = {};
   if (present) {
     low_raw = *reinterpret_cast<const uint4*>(head + c);
     high_raw = *reinterpret_cast<const uint4*>(head + kHalf + c);
+  }
+  if (position < 0) return;
+  float4 cos[2], sin[2];
+  const float* rope = p.rope + int64_t{position} * D + c;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    cos[i] = *reinterpret_cast<const float4*>(rope + 4 * i);
+    sin[i] = *reinterpret_cast<const float4*>(rope + kHalf + 4 * i);
   }
   float low[8], high[8];
   Unpack<BFloat16>(low_raw, low);
@@ -149,28 +157,25 @@ __global__ void __launch_bounds__(32 * kWarps) QkNormRopeVectors(RopeParams<BFlo
     scale(high);
   }
   if (!is_value) {
-    const float* at = p.rope + int64_t{position} * D + c;
 #pragma unroll
-    for (int e = 0; e < 8; e += 4) {
-      const float4 cos = *reinterpret_cast<const float4*>(at + e);
-      const float4 sin = *reinterpret_cast<const float4*>(at + kHalf + e);
-      Rotate(cos.x, sin.x, &low[e], &high[e]);
-      Rotate(cos.y, sin.y, &low[e + 1], &high[e + 1]);
-      Rotate(cos.z, sin.z, &low[e + 2], &high[e + 2]);
-      Rotate(cos.w, sin.w, &low[e + 3], &high[e + 3]);
+    for (int i = 0; i < 2; ++i) {
+      Rotate(cos[i].x, sin[i].x, &low[4 * i], &high[4 * i]);
+      Rotate(cos[i].y, sin[i].y, &low[4 * i + 1], &high[4 * i + 1]);
+      Rotate(cos[i].z, sin[i].z, &low[4 * i + 2], &high[4 * i + 2]);
+      Rotate(cos[i].w, sin[i].w, &low[4 * i + 3], &high[4 * i + 3]);
     }
   }
   BFloat16* to_low = head + c;
   BFloat16* to_high = head + kHalf + c;
   if (kFormat == KvFormat::kFloat8 && !is_query) {
-    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0), slot = p.slots[t];
+    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0);
     const int64_t piece = slot / kBlockTokens * kv_heads + kv_head, row = slot % kBlockTokens;
     char* to = reinterpret_cast<char*>(is_value ? p.v : p.k) + piece * kBlockTokens * (D + 1);
     return StoreFloat8<D>(low, high, lane, static_cast<int>(row), to);
   }
   if (!is_query) {  // the swizzle keeps eight columns together
     BFloat16* cache = is_value ? p.v : p.k;
-    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0), slot = p.slots[t];
+    const int64_t kv_head = h - q_heads - (is_value ? kv_heads : 0);
     to_low = cache + KvIndex(slot, kv_head, c, kv_heads, D, p.swizzled);
     to_high = cache + KvIndex(slot, kv_head, kHalf + c, kv_heads, D, p.swizzled);
   }
