@@ -17,6 +17,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma_operands.cuh"
+#include "kernels/experts/expert_tiles.cuh"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/linear/tile_list.cuh"
 #include "kernels/linear/turned_outputs.cuh"
@@ -25,7 +26,6 @@ namespace orrery::kernels::cuda {
 
 enum class ExpertsProduct { kForward, kInput, kWeight };
 
-constexpr int kGradMaxExperts = 512;
 constexpr int kTileM = 128, kTileN = 256, kSlab = 64;
 
 struct ExpertsTile {
@@ -40,9 +40,7 @@ template <ExpertsProduct kProduct>
 struct ExpertsGradProblem {
   static constexpr bool kWeight = kProduct == ExpertsProduct::kWeight;
   static constexpr bool kLists = kProduct == ExpertsProduct::kForward;
-  struct Shared {
-    int first_tile[kGradMaxExperts + 1];
-  };
+  using Shared = ExpertTiles;
   using Tile = ExpertsTile;
   using Lines = LinedOutputs<std::conditional_t<kWeight, float, bf16>>;
 
@@ -73,39 +71,21 @@ struct ExpertsGradProblem {
   __device__ void Prepare(Shared* shared, int warp, int lane) const {
     WaitForPredecessor();
     if (warp != 0) return;
-    const int share = (num_experts + 31) / 32;
-    const int begin = min(lane * share, num_experts), end = min(begin + share, num_experts);
-    int tiles = 0;
-    for (int e = begin; e < end; ++e) tiles += RowTiles(e) * ColumnTiles();
-    int before = tiles;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, before, d);
-      if (lane >= d) before += other;
-    }
-    if (lane == 31) shared->first_tile[num_experts] = before;
-    before -= tiles;
-    for (int e = begin; e < end; ++e) {
-      shared->first_tile[e] = before;
-      before += RowTiles(e) * ColumnTiles();
-    }
+    shared->Make(num_experts, lane, [this](int e) { return RowTiles(e) * ColumnTiles(); });
   }
-  __device__ int NumTiles(const Shared& shared) const { return shared.first_tile[num_experts]; }
+  __device__ int NumTiles(const Shared& shared) const { return shared.first[num_experts]; }
   __device__ Tile GetTile(const Shared& shared, int t) const {
-    int low = 0, high = num_experts;  // first_tile[low] <= t < first_tile[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (shared.first_tile[middle] <= t ? low : high) = middle;
-    }
-    const int row_tiles = RowTiles(low), local = t - shared.first_tile[low], rows = Rows(low);
+    const int e = shared.ExpertOf(t, num_experts);
+    const int row_tiles = RowTiles(e), local = t - shared.first[e], rows = Rows(e);
     Tile tile;
-    tile.expert = low;
+    tile.expert = e;
     tile.m = local % row_tiles * kTileM;
     tile.n = local / row_tiles * kTileN;
     tile.num_m = min((kWeight ? m : rows) - tile.m, kTileM);
     tile.num_n = min(n - tile.n, kTileN);
-    tile.row = kLists ? 0 : first[low] + (kWeight ? 0 : tile.m);
+    tile.row = kLists ? 0 : first[e] + (kWeight ? 0 : tile.m);
     tile.depth = kWeight ? rows : depth;
-    tile.slots = kLists ? slots + low * capacity + tile.m : nullptr;
+    tile.slots = kLists ? slots + e * capacity + tile.m : nullptr;
     return tile;
   }
   // Of the tile's row r; -1 past the last.

@@ -1,4 +1,4 @@
-// A cluster of eight thread blocks takes up to eight rows from the residual stream to their lists.
+// A cluster of eight thread blocks takes up to four rows from the residual stream to their lists.
 // Every block takes the norms of all rows of its cluster, by AddRmsNorm's arithmetic: reading them
 // again costs less than passing them on. It multiplies them by its tiles of 16 experts and sends
 // each row's logits to the block that owns the row, whose first warp chooses.
@@ -7,7 +7,9 @@
 //   weights        tile 0   1        7       under way while the predecessor ends
 //   norm           all rows of the cluster
 //   product        16 experts x 8 rows       mma.m16n8k16 over ascending k, as the streaming
-//   product logits         of row c to block c       st.async choice         row 0    1        7
+//                                            product; the upper rows repeat the lower ones
+//   logits         of row c to block c       st.async
+//   choice         row 0    1   ..   3
 //
 // x may be overwritten with the sum: each block writes its own row, after all have read.
 #include "kernels/cuda/cluster.cuh"
@@ -41,12 +43,12 @@ struct NormRouteParams {
 };
 
 struct Shared {
-  float squares[8][kMaxWarps];       // of rows, by warp
-  float parts[kMaxWarps][4][32];     // sums of each warp's part of d
-  float logits[kMaxExperts];         // of the row that this block owns
-  alignas(8) uint64_t logits_there;  // counts their bytes
+  float squares[kMaxNormRouteClusterRows][kMaxWarps];  // of rows, by warp
+  float parts[kMaxWarps][4][32];                       // sums of each warp's part of d
+  float logits[kMaxExperts];                           // of the row that this block owns
+  alignas(8) uint64_t logits_there;                    // counts their bytes
 };
-static_assert(sizeof(Shared) <= 12 << 10, "norm_route_plan.cc counts so much");
+static_assert(sizeof(Shared) <= kNormRouteStaticBytes);
 
 __device__ __forceinline__ int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int Warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -317,10 +319,8 @@ void NormRoute(const NormRouteArgs& args, const DeviceLimits& limits, cudaStream
       return Run<1>(p, plan, limits, stream);
     case 2:
       return Run<2>(p, plan, limits, stream);
-    case 4:
-      return Run<4>(p, plan, limits, stream);
     default:
-      return Run<8>(p, plan, limits, stream);
+      return Run<kMaxNormRouteClusterRows>(p, plan, limits, stream);
   }
 }
 

@@ -7,9 +7,8 @@
 namespace orrery::kernels::cuda {
 namespace {
 
-constexpr int64_t kStaticBytes = 12 << 10;  // norm_route.cu asserts that it has no more
-constexpr int64_t kMaxBlocksPerSm = 4;      // of 512 threads, the most that a block has
-constexpr int64_t kMaxWaves = 2;            // more take longer than the three kernels
+constexpr int64_t kMaxBlocksPerSm = 4;  // of 512 threads, the most that a block has
+constexpr int64_t kMaxWaves = 2;        // more take longer than the three kernels
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -21,7 +20,7 @@ int64_t SharedBytes(int64_t cluster_rows, int64_t d, int64_t experts) {
 // Times that the GPU is filled with clusters.
 int64_t Waves(int64_t rows, const NormRoutePlan& plan, const DeviceLimits& limits) {
   const int64_t blocks_per_sm =
-      std::min(BlocksPerSm(plan.shared_bytes + kStaticBytes, limits), kMaxBlocksPerSm);
+      std::min(BlocksPerSm(plan.shared_bytes + kNormRouteStaticBytes, limits), kMaxBlocksPerSm);
   return DivideUp(DivideUp(rows, plan.rows), limits.num_sms / kNormRouteBlocks * blocks_per_sm);
 }
 
@@ -37,9 +36,10 @@ NormRoutePlan PlanNormRoute(DType dtype, int64_t rows, int64_t d, int64_t expert
   if (d < 16 || d % 16 != 0 || d > kMaxNormRouteWidth) return {};
   if (experts < 2 || experts % 2 != 0 || experts > 512) return {};
   NormRoutePlan plan{1, 0};
-  while (plan.rows < 8 && DivideUp(rows, plan.rows) > clusters) plan.rows *= 2;
+  while (plan.rows < kMaxNormRouteClusterRows && DivideUp(rows, plan.rows) > clusters)
+    plan.rows *= 2;
   plan.shared_bytes = SharedBytes(plan.rows, d, experts);
-  if (plan.shared_bytes + kStaticBytes > limits.shared_bytes_per_block) return {};
+  if (plan.shared_bytes + kNormRouteStaticBytes > limits.shared_bytes_per_block) return {};
   return Waves(rows, plan, limits) <= kMaxWaves ? plan : NormRoutePlan{};
 }
 

@@ -11,13 +11,15 @@
 namespace orrery::kernels::cuda {
 
 inline constexpr int kNormRouteBlocks = 8;  // of a cluster
-inline constexpr int64_t kMaxNormRouteRows = 512, kMaxNormRouteWidth = 4096;
+inline constexpr int kMaxNormRouteClusterRows = 4;
 // Up to here it pays in a decode step on an H200 (BENCHMARKS.md): with more rows, the three
 // kernels' latencies hide behind one another as well.
-inline constexpr int64_t kNormRoutePaysRows = 32;
+inline constexpr int64_t kMaxNormRouteRows = 64;
+inline constexpr int64_t kMaxNormRouteWidth = 4096;
+inline constexpr int64_t kNormRouteStaticBytes = 12 << 10;  // of shared memory, besides
 
 struct NormRoutePlan {
-  int rows = 0;              // of a cluster: 1, 2, 4 or 8; 0: the three kernels one by one
+  int rows = 0;              // of a cluster: 1, 2 or 4; 0: the three kernels one by one
   int64_t shared_bytes = 0;  // of a block: its part of the router, and its cluster's rows
 
   explicit operator bool() const { return rows > 0; }

@@ -1,3 +1,4 @@
+#include "kernels/experts/expert_tiles.cuh"
 #include "kernels/experts/experts_simple.h"
 #include "kernels/experts/routed_experts_cuda.h"
 #include "kernels/experts/routed_experts_plan.h"
@@ -6,8 +7,6 @@
 
 namespace orrery::kernels::cuda {
 namespace {
-
-constexpr int kMaxExperts = 512;
 
 // What every form of the experts' products multiplies.
 template <typename Shape>
@@ -74,13 +73,16 @@ struct OneRowProblem : ExpertsMatrices<Shape> {
 
 // The product of one expert's rows with its weights, for all experts. A tile is (expert, features,
 // rows of its list); the tile list is made on the device from the counts.
-template <typename Shape, bool kGateUp>
+//
+// Where it guesses, the list begins with the first rows of the first experts, all their features,
+// whatever the counts: a block knows its first tile, and brings its weights, while routing is under
+// way. A guessed tile may turn out to have no rows.
+template <typename Shape, bool kGateUp, bool kGuesses = false>
 struct ExpertsProblem : ExpertsMatrices<Shape> {
   static constexpr bool early_weights() { return !kGateUp; }
+  static constexpr bool guesses() { return kGuesses; }
   static constexpr bool rows_in_order() { return false; }
-  struct Shared {
-    int first_tile[kMaxExperts + 1];
-  };
+  using Shared = ExpertTiles;
   struct Tile {
     int expert, feature;
     int num_features, num_rows;
@@ -93,57 +95,59 @@ struct ExpertsProblem : ExpertsMatrices<Shape> {
   const int32_t* slots;
   int64_t capacity;
   int num_experts, top_k;
+  int guessed_experts;
   bool packed;  // eight outputs may be stored at once
 
-  // One warp: each lane counts the tiles of its share of experts, then a prefix sum.
   __device__ void Prepare(Shared* shared, int warp, int lane) const {
     // Routing precedes gate-up. Down follows gate-up, which let it start only after its own wait:
     // the routing is done by then, and down need not wait to know its tiles.
     if (kGateUp) WaitForPredecessor();
     if (warp != 0) return;
-    const int share = (num_experts + 31) / 32;
-    const int begin = min(lane * share, num_experts), end = min(begin + share, num_experts);
-    int tiles = 0;
-    for (int e = begin; e < end; ++e) tiles += Tiles(e);
-    int before = tiles;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, before, d);
-      if (lane >= d) before += other;
-    }
-    before -= tiles;
-    for (int e = begin; e < end; ++e) {
-      shared->first_tile[e] = before;
-      before += Tiles(e);
-    }
-    if (end == num_experts) shared->first_tile[num_experts] = before;
+    shared->Make(num_experts, lane, [this](int e) {
+      return this->feature_tiles * (RowTiles(e, Count(e)) - (IsGuessed(e) ? 1 : 0));
+    });
   }
   // Down reads it before its wait, when L1 may hold what the step before left.
   __device__ int Count(int e) const { return __ldcg(counts + e); }
-  __device__ int Tiles(int e) const {
-    return this->feature_tiles * ((Count(e) + Shape::kRowsN - 1) / Shape::kRowsN);
+  __device__ bool IsGuessed(int e) const { return kGuesses && e < guessed_experts; }
+  __device__ int NumGuessed() const { return kGuesses ? guessed_experts * this->feature_tiles : 0; }
+  __device__ int RowTiles(int e, int count) const {
+    const int row_tiles = (count + Shape::kRowsN - 1) / Shape::kRowsN;
+    return IsGuessed(e) ? max(row_tiles, 1) : row_tiles;
   }
   // Large tiles are of one height, so that none is nearly empty.
   static __device__ int TileRows(int count, int row_tiles) {
     if (Shape::kRowsN < 256 || row_tiles > 8) return Shape::kRowsN;
     return ((count + row_tiles - 1) / row_tiles + 15) / 16 * 16;
   }
-  __device__ int NumTiles(const Shared& shared) const { return shared.first_tile[num_experts]; }
-  __device__ Tile GetTile(const Shared& shared, int t) const {
-    int low = 0, high = num_experts;  // first_tile[low] <= t < first_tile[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (shared.first_tile[middle] <= t ? low : high) = middle;
-    }
-    const int count = Count(low);
-    const int row_tiles = (count + Shape::kRowsN - 1) / Shape::kRowsN;
-    const int local = t - shared.first_tile[low];
-    const int tile_rows = TileRows(count, row_tiles), row = local % row_tiles * tile_rows;
+  __device__ int NumTiles(const Shared& shared) const {
+    return NumGuessed() + shared.first[num_experts];
+  }
+  // Without its rows, which are not known yet.
+  __device__ Tile GuessedTile(int t) const {
     Tile tile;
-    tile.expert = low;
-    tile.feature = local / row_tiles * Shape::kFeatures;
+    tile.expert = t / this->feature_tiles;
+    tile.feature = t % this->feature_tiles * Shape::kFeatures;
+    return tile;
+  }
+  __device__ Tile GetTile(const Shared& shared, int t) const {
+    const int guessed = NumGuessed();
+    const bool is_guessed = t < guessed;
+    const int e = is_guessed ? t / this->feature_tiles : shared.ExpertOf(t - guessed, num_experts);
+    const int count = Count(e), row_tiles = RowTiles(e, count);
+    int feature_tile = t % this->feature_tiles, row_tile = 0;
+    if (!is_guessed) {
+      const int local = t - guessed - shared.first[e], before = IsGuessed(e) ? 1 : 0;
+      feature_tile = local / (row_tiles - before);
+      row_tile = before + local % (row_tiles - before);
+    }
+    const int tile_rows = TileRows(count, row_tiles), row = row_tile * tile_rows;
+    Tile tile;
+    tile.expert = e;
+    tile.feature = feature_tile * Shape::kFeatures;
     tile.num_features = min(this->num_features - tile.feature, Shape::kFeatures);
     tile.num_rows = min(count - row, tile_rows);
-    tile.slots = slots + low * capacity + row;
+    tile.slots = slots + e * capacity + row;
     return tile;
   }
   __device__ const bf16* Weights(const Tile& tile, int half) const {
@@ -190,14 +194,18 @@ ExpertsMatrices<Shape> MatricesOf(const ExpertsArgs& a) {
   return m;
 }
 
-template <typename Shape, bool kGateUp>
-ExpertsProblem<Shape, kGateUp> MakeProblem(const ExpertsArgs& a) {
-  ExpertsProblem<Shape, kGateUp> problem{MatricesOf<Shape>(a)};
+template <typename Shape, bool kGateUp, bool kGuesses = false>
+ExpertsProblem<Shape, kGateUp, kGuesses> MakeProblem(const ExpertsArgs& a) {
+  ExpertsProblem<Shape, kGateUp, kGuesses> problem{MatricesOf<Shape>(a)};
   problem.counts = a.routing.counts;
   problem.slots = a.routing.slots;
   problem.capacity = a.routing.capacity;
   problem.num_experts = static_cast<int>(a.shape.num_experts);
   problem.top_k = static_cast<int>(a.shape.top_k);
+  if (kGuesses) {
+    problem.guessed_experts =
+        GuessedExperts(a.out.rows, a.shape.num_experts, problem.feature_tiles, a.limits);
+  }
   problem.packed = a.out.cols % 8 == 0 && a.out.row_stride % 8 == 0;
   return problem;
 }
@@ -227,14 +235,14 @@ void RunOneRow(const ExpertsArgs& a) {
 
 // By slots where they are one row's, and have the same bits.
 template <typename Shape, bool kGateUp>
-void RunFew(const ExpertsArgs& a) {
+void RunOneOrFew(const ExpertsArgs& a) {
   if (a.out.rows == a.shape.top_k) return RunOneRow<Shape, kGateUp>(a);
   Run<Shape, kGateUp>(a);
 }
 
-template <typename Shape, bool kGateUp>
+template <typename Shape, bool kGateUp, bool kGuesses = false>
 void RunTiled(const ExpertsArgs& a) {
-  const auto problem = MakeProblem<Shape, kGateUp>(a);
+  const auto problem = MakeProblem<Shape, kGateUp, kGuesses>(a);
   LaunchTiledProduct<Shape>(problem, a.w, a.in, MaxTiles<Shape>(a, problem.feature_tiles),
                             a.limits.num_sms, a.stream);
 }
@@ -242,13 +250,13 @@ void RunTiled(const ExpertsArgs& a) {
 bool Fits(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
           const TensorView& out) {
   return FitsTensorCores(in, w, out) && out.dtype == DType::kBFloat16 &&
-         shape.num_experts <= kMaxExperts;
+         shape.num_experts <= kMaxGroupedExperts;
 }
 
 // The shapes of routed_experts_plan.h: two blocks an SM where they fit, so that one's end hides
 // behind the other. Measured (BENCHMARKS.md).
 template <bool kGateUp>
-struct Tiles {
+struct StreamShapes {
   static constexpr int kTilesM = kGateUp ? 2 : 1;
   // Four an SM: down's first lies beside three of gate-up's, with its weights under way.
   using Thin = StreamShape<2 / kTilesM, kTilesM, 1, 1, 128, 5, kGateUp>;
@@ -260,21 +268,21 @@ struct Tiles {
 
 template <bool kGateUp>
 void RunPlanned(const ExpertsArgs& a) {
-  using T = Tiles<kGateUp>;
+  using S = StreamShapes<kGateUp>;
   const GroupedProduct product{a.out.rows, a.shape.num_experts, a.out.cols, a.in.cols, kGateUp};
   switch (PlanGrouped(product, a.limits)) {
     case GroupedTile::kThin:
-      return RunFew<typename T::Thin, kGateUp>(a);
+      return RunOneOrFew<typename S::Thin, kGateUp>(a);
     case GroupedTile::kFew:
-      return RunFew<typename T::Few, kGateUp>(a);
+      return RunOneOrFew<typename S::Few, kGateUp>(a);
     case GroupedTile::kSome:
-      return Run<typename T::Some, kGateUp>(a);
+      return Run<typename S::Some, kGateUp>(a);
     case GroupedTile::kMore:
-      return Run<typename T::More, kGateUp>(a);
+      return Run<typename S::More, kGateUp>(a);
     case GroupedTile::kMany:
-      return Run<typename T::Many, kGateUp>(a);
+      return Run<typename S::Many, kGateUp>(a);
     case GroupedTile::kBlock:
-      return RunTiled<FewRows<kGateUp>, kGateUp>(a);
+      return RunTiled<FewRows<kGateUp>, kGateUp, kGateUp>(a);
     case GroupedTile::kCluster:
       return RunTiled<ManyRows<kGateUp>, kGateUp>(a);
   }

@@ -20,4 +20,10 @@ GroupedTile PlanGrouped(const GroupedProduct& p, const DeviceLimits& limits) {
   return GroupedTile::kMany;
 }
 
+int64_t GuessedExperts(int64_t slots, int64_t num_experts, int64_t feature_tiles,
+                       const DeviceLimits& limits) {
+  if (slots < 4 * num_experts) return 0;  // of 128 experts 2 get none of 512 random slots
+  return std::min(num_experts, (limits.num_sms + feature_tiles - 1) / feature_tiles);
+}
+
 }  // namespace orrery::kernels::cuda

@@ -30,4 +30,10 @@ struct GroupedProduct {
 // SMs must get work.
 GroupedTile PlanGrouped(const GroupedProduct& product, const DeviceLimits& limits);
 
+// For tiles of one block: the experts whose first tiles blocks begin before routing is done, so
+// that every block has one. None where many experts would turn out to have no rows, whose weights
+// were brought for nothing.
+int64_t GuessedExperts(int64_t slots, int64_t num_experts, int64_t feature_tiles,
+                       const DeviceLimits& limits);
+
 }  // namespace orrery::kernels::cuda

@@ -10,6 +10,7 @@ namespace {
 template <typename Shape>
 struct DenseProblem {
   static constexpr bool early_weights() { return true; }
+  static constexpr bool guesses() { return false; }
   static constexpr bool rows_in_order() { return true; }
   struct Shared {};
   struct Tile {

@@ -40,12 +40,14 @@ using FewRows = TiledShape<kGated, 1, 64, 5>;
 // The rows of a cluster's tile that one block has.
 template <int kBlocks>
 struct BlockRows {
-  int first, count;
-  __device__ BlockRows(int num_rows, int rank) {
-    const int half = (num_rows + 15) / 16 * 8;
-    first = kBlocks == 1 ? 0 : rank * half;
-    count =
-        kBlocks == 1 ? num_rows : min(num_rows - first, half);  // none, or fewer, for the second
+  int first = 0, count;
+  __device__ BlockRows(int num_rows, int rank) : count(num_rows) {
+    if constexpr (kBlocks > 1) {
+      static_assert(kBlocks == 2);
+      const int half = (num_rows + 15) / 16 * 8;
+      first = rank * half;
+      count = min(num_rows - first, half);  // fewer for the second, or none
+    }
   }
 };
 
@@ -146,24 +148,44 @@ struct RowsAnywhere {
   }
 };
 
-// What the producer warps do, tile after tile.
+// A block's first tile: the weights of its first slabs need nothing of the predecessor, and are
+// under way while it ends, in stages that nothing has used.
+template <typename Shape>
+__device__ __forceinline__ int EarlySlabs(int slabs) {
+  return min(slabs, Shape::kStages);
+}
+// By the leading producer.
+template <typename Shape, typename Problem, typename Tile>
+__device__ __forceinline__ void CopyEarlyWeights(const Problem& problem, const Tile& tile,
+                                                 int slabs, const CUtensorMap* map, char* stages,
+                                                 uint64_t* full) {
+  TiledWeights<Shape, Problem> weights{problem, map, ClusterRank()};
+  weights.Find(tile);
+  for (int s = 0; s < EarlySlabs<Shape>(slabs); ++s) {
+    weights.Copy(stages + s * Shape::kStageBytes, s * Shape::kSlab, &full[s]);
+  }
+}
+
+// Of a tile. A guessed one without rows ends with what was brought before that was known.
+template <typename Shape, typename Problem>
+__device__ __forceinline__ int SlabsOf(const typename Problem::Tile& tile, int slabs) {
+  return Problem::guesses() && tile.num_rows == 0 ? EarlySlabs<Shape>(slabs) : slabs;
+}
+
+// What the producer warps do, tile after tile. early: slabs whose weights are under way.
 template <typename Shape, typename Problem, typename Tiles>
 __device__ __forceinline__ void ProduceTiles(const Problem& problem, const Tiles& tiles,
-                                             int num_mine, int slabs, const CUtensorMap* weight_map,
+                                             int num_mine, int slabs, int early,
+                                             const CUtensorMap* weight_map,
                                              const CUtensorMap* row_map, char* stages,
                                              uint64_t* full, uint64_t* empty) {
   const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers, rank = ClusterRank();
   const bool leads = thread == 0;
   TiledWeights<Shape, Problem> weights{problem, weight_map, rank};
-  const auto copy_weights = [&](int stage, int k0) {
-    if (leads) weights.Copy(stages + stage * Shape::kStageBytes, k0, &full[stage]);
-  };
-  // The first stages' weights need nothing of the predecessor: they are under way while it ends.
-  int early = 0;
   if (Problem::early_weights() && num_mine > 0) {
-    weights.Find(tiles.At(problem, 0));
-    for (; early < slabs && early < Shape::kStages; ++early) {
-      copy_weights(early, early * Shape::kSlab);
+    early = EarlySlabs<Shape>(slabs);
+    if (leads) {
+      CopyEarlyWeights<Shape>(problem, tiles.At(problem, 0), slabs, weight_map, stages, full);
     }
   }
   WaitForPredecessor();
@@ -175,21 +197,23 @@ __device__ __forceinline__ void ProduceTiles(const Problem& problem, const Tiles
     if (num_mine > 0) anywhere.FindNext(problem, tiles.At(problem, 0));
   }
   for (int n = 0; n < num_mine; ++n) {
-    weights.Find(tiles.At(problem, n));
+    const typename Problem::Tile tile = tiles.At(problem, n);
+    weights.Find(tile);
     if constexpr (Problem::rows_in_order()) {
-      in_order.Take(problem, tiles.At(problem, n));
+      in_order.Take(problem, tile);
     } else {
       anywhere.TakeNext(problem);
     }
-    for (int s = 0; s < slabs; ++s) {
+    for (int s = 0; s < SlabsOf<Shape, Problem>(tile, slabs); ++s) {
       const int k0 = s * Shape::kSlab;
+      char* stage = stages + ring.stage * Shape::kStageBytes;
       if (early > 0) {
         --early;
       } else {
         BarrierWait(&empty[ring.stage], ring.phase ^ 1);
-        copy_weights(ring.stage, k0);
+        if (leads) weights.Copy(stage, k0, &full[ring.stage]);
       }
-      char* rows = stages + ring.stage * Shape::kStageBytes + Shape::kRowsM * Shape::kRowBytes;
+      char* rows = stage + Shape::kRowsM * Shape::kRowBytes;
       if constexpr (Problem::rows_in_order()) {
         if (leads) in_order.Copy(rows, k0, &full[ring.stage]);
         BarrierArrive(&full[ring.stage]);

@@ -15,6 +15,9 @@
 // asked for in two steps, so that the first, which may read memory, is done a tile ahead:
 //   int FirstRow(tile)                                   in order
 //   int TokenIndex(tile, c), const bf16* TokenAt(index)  anywhere
+// Where it guesses() the first tiles of the list, a block brings the weights of its first one
+// before the list is made; a guessed tile may have no rows:
+//   int NumGuessed(), Tile GuessedTile(tile of the list)
 // Where its `packed` is set, outputs are bfloat16 and leave eight of a row at a time:
 //   int OutputRow(tile, c), void StoreEight(tile, m, output row, uint4)
 #pragma once
@@ -50,9 +53,10 @@ struct TiledConsumer {
   typename Shape::Turned turned;
   RingPosition ring;
 
-  // All slabs of a tile that this warpgroup has no part in.
-  __device__ void Pass() {
-    for (int s = 0; s < slabs; ++s) {
+  // A tile that this warpgroup has no part in.
+  template <typename Problem>
+  __device__ void Pass(const typename Problem::Tile& tile) {
+    for (int s = 0; s < SlabsOf<Shape, Problem>(tile, slabs); ++s) {
       BarrierWait(&full[ring.stage], ring.phase);
       ReleaseStage<Shape>(&empty[ring.stage]);
       ring.Advance(Shape::kStages);
@@ -146,7 +150,7 @@ struct TiledConsumer {
   __device__ __forceinline__ void ByWidth(const Problem& problem,
                                           const typename Problem::Tile& tile) {
     const BlockRows<Shape::kBlocks> rows(tile.num_rows, ClusterRank());
-    if (rows.count <= 0 || first_output >= tile.num_features) return Pass();
+    if (rows.count <= 0 || first_output >= tile.num_features) return Pass<Problem>(tile);
     if constexpr (Shape::kBlockRowsN == 64) {
       if (rows.count <= 16) return Tile<16>(problem, tile, rows);
       if (rows.count <= 32) return Tile<32>(problem, tile, rows);
@@ -186,12 +190,23 @@ __global__ void __cluster_dims__(Shape::kBlocks, 1, 1) __launch_bounds__(Shape::
     BarrierInitFence();
   }
   ClusterSync();
-  const int num_mine = tiles.Make(problem);
   const int slabs = static_cast<int>(k / Shape::kSlab);
+  int early = 0;
+  if constexpr (Problem::guesses()) {
+    const int first = static_cast<int>(blockIdx.x);
+    if (first < problem.NumGuessed()) {
+      early = EarlySlabs<Shape>(slabs);
+      if (thread == Shape::kConsumers) {
+        CopyEarlyWeights<Shape>(problem, problem.GuessedTile(first), slabs, &weights, stages, full);
+      }
+    }
+  }
+  const int num_mine = tiles.Make(problem);
 
   if (thread >= Shape::kConsumers) {
     KeepRegisters<kProducerRegisters>();
-    ProduceTiles<Shape>(problem, tiles, num_mine, slabs, &weights, &rows, stages, full, empty);
+    ProduceTiles<Shape>(problem, tiles, num_mine, slabs, early, &weights, &rows, stages, full,
+                        empty);
     ClusterSync();  // the other block may still copy here, and arrive at our barriers
   } else {
     TakeRegisters<kConsumerRegisters>();

@@ -353,7 +353,6 @@ bool CudaOps::RouteWithNorm(const Stream& stream, ParamId weight, const TensorVi
   if (p.kind != model::ParamKind::kPostNorm || !spec_.moe(p.layer)) return false;
   if (stream.delta.id == kBySlot) return false;
   const TensorView& x = stream.residual.view;
-  if (x.rows > kernels::cuda::kNormRoutePaysRows) return false;
   if (!kernels::cuda::PlanNormRoute(x.dtype, x.rows, x.cols, spec_.num_experts, device_)) {
     return false;
   }

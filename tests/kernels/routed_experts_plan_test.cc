@@ -51,5 +51,13 @@ TEST(PlanGroupedTest, EverySmGetsWork) {
   EXPECT_EQ(PlanGrouped(GateUp(100, narrow), H200Limits()), GroupedTile::kMany);
 }
 
+// Of experts that nearly all get rows, as many as blocks need for one tile each.
+TEST(GuessedExpertsTest, EveryBlockHasATileWhereNearlyAllExpertsGetRows) {
+  EXPECT_EQ(GuessedExperts(8 * 63, 128, 6, H200Limits()), 0);
+  EXPECT_EQ(GuessedExperts(8 * 64, 128, 6, H200Limits()), 22);
+  EXPECT_EQ(GuessedExperts(8 * 64, 128, 6, RubinLimits()), 36);
+  EXPECT_EQ(GuessedExperts(100, 8, 1, H200Limits()), 8);  // all there are
+}
+
 }  // namespace
 }  // namespace orrery::kernels::cuda

@@ -166,5 +166,40 @@ TEST_F(CudaExpertsTest, OneRowHasTheBitsOfLists) {
   }
 }
 
+// Tiles that thread blocks begin before routing is done: of experts that get no rows, few, or more
+// than a tile has. Their rows have the bits that they have in batches too small for guesses.
+TEST_F(CudaExpertsTest, GuessedTilesMayHaveNoRowsOrTooMany) {
+  Random random(4);
+  for (const int64_t d : {256, 512}) {  // fewer slabs than stages, and more
+    const ExpertsShape s{128, 8, d, 512, true};
+    const Mlp mlp(&random, DType::kBFloat16, s);
+    constexpr int64_t kRows = 200, kFew = 40;
+    ASSERT_GT(GuessedExperts(kRows * s.top_k, s.num_experts, 4, limits_), 8);
+    ASSERT_EQ(GuessedExperts(kFew * s.top_k, s.num_experts, 4, limits_), 0);
+    ASSERT_EQ(PlanGrouped({kRows * s.top_k, s.num_experts, s.f, s.d, true}, limits_),
+              GroupedTile::kBlock);
+    const std::vector<float> x = Rounded(DType::kBFloat16, random.Floats(kRows * d));
+    std::vector<float> logits = random.Floats(kRows * s.num_experts, 3);
+    for (int64_t t = 0; t < kRows; ++t) {
+      float* row = logits.data() + t * s.num_experts;
+      row[1] = row[2] = 100;                                    // every row's
+      for (const int64_t e : {0, 3, 7, 8, 127}) row[e] = -100;  // nobody's
+    }
+    const DeviceMatrix device_x(DType::kBFloat16, x, kRows, d);
+    const DeviceMatrix device_logits(DType::kFloat32, logits, kRows, s.num_experts);
+    const MlpResult whole =
+        Run(mlp, device_x.view(), device_logits.view(), std::vector<int32_t>(kRows, 1));
+    ExpectResult(&random, mlp, x, whole);
+    for (int64_t first = 0; first < kRows; first += kFew) {
+      const MlpResult part =
+          Run(mlp, device_x.view().Rows(first, kFew), device_logits.view().Rows(first, kFew),
+              std::vector<int32_t>(kFew, 1));
+      const int64_t slot = first * s.top_k, n = kFew * s.top_k;
+      ASSERT_TRUE(SameBits(part.hidden.data(), whole.hidden.data() + slot * s.f, n * s.f));
+      ASSERT_TRUE(SameBits(part.y.data(), whole.y.data() + slot * d, n * d));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orrery::kernels::cuda
