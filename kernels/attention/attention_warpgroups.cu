@@ -48,17 +48,22 @@ struct Consumer : Warp<D, kFormat> {
   }
   // The values of a step, as one group of products; num_blocks at least 1. Blocks past an item's
   // last hold what was there before, and are left out. A whole step is a branch of its own, so that
-  // nothing in it stands behind a condition.
+  // nothing in it stands behind a condition. A fence after every branch: the compiler would put it
+  // there itself, and tell of each.
   __device__ __forceinline__ void AddValues(const char* stage_bytes, int num_blocks) {
     if (num_blocks >= kStepBlocks) {
+      WgmmaFence();
 #pragma unroll
       for (int b = 0; b < kStepBlocks; ++b) AddBlock(stage_bytes, b);
       WgmmaCommit();
     } else {
 #pragma unroll
       for (int b = 0; b < kStepBlocks - 1; ++b) {
-        if (b < num_blocks) AddBlock(stage_bytes, b);
+        if (b >= num_blocks) continue;
+        WgmmaFence();
+        AddBlock(stage_bytes, b);
       }
+      WgmmaFence();
       WgmmaCommit();
     }
   }
