@@ -12,7 +12,7 @@ namespace orrery::kernels::cuda {
 struct Delta {
   TensorView rows;  // [T, d]; data null: nothing
   // With experts: rows is [T top_k, d], and what is added is round(sum_k weights[t, k] * row),
-  // slots in order. Slots with expert -1 (padding) are not read.
+  // slots in order. Slots with expert -1 (padding) may hold anything.
   const float* weights = nullptr;
   const int32_t* experts = nullptr;
   int64_t top_k = 0;
