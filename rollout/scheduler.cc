@@ -4,6 +4,7 @@
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
+#include "rollout/response_room.h"
 
 namespace orrery::rollout {
 
@@ -42,9 +43,7 @@ absl::Status Scheduler::Admit(const GenerationRequest& request) const {
         "(data.overlong_prompts: skip)",
         prompt, limits_.max_positions);
   }
-  const int64_t longest = prompt + std::min(most, limits_.max_positions - prompt);
-  // The prompt's last block exists twice: the prompt's own and the response's copy.
-  const int64_t blocks = BlocksFor(longest) + 1;
+  const int64_t blocks = BlocksToRunAlone(LongestSequence(prompt, most, limits_.max_positions));
   if (blocks > pool_.num_blocks()) {
     return Exhausted(
         "one response may need {} tokens of KV cache, which holds {}: raise "

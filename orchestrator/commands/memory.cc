@@ -11,6 +11,7 @@
 #include "orchestrator/loop/loop.h"
 #include "orchestrator/types.h"
 #include "rollout/kv_cache.h"
+#include "rollout/response_room.h"
 #include "trainer/cpu/training_bytes.h"
 #include "trainer/model/weight_store.h"
 
@@ -179,7 +180,7 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
     kv.fixed = true;
     return kv;
   }
-  kv.least = BlocksOf(SampledTokens(q)) + 1;
+  kv.least = rollout::BlocksToRunAlone(SampledTokens(q));
   kv.wanted = e.rollout.max_running * kv.least;
   if (!samples) kv.wanted = kv.least;
   return kv;

@@ -21,6 +21,7 @@
 #include "rewards/grader.h"
 #include "rewards/rubric.h"
 #include "rollout/kv_cache.h"
+#include "rollout/response_room.h"
 #include "trainer/cpu/cpu_executor.h"
 
 namespace orrery::commands {
@@ -185,16 +186,17 @@ class Subset : public data::Dataset {
 };
 
 // Looks at the length of every prompt, before anything is sampled: a long one is an error that
-// names its row, or left out (data.overlong_prompts). Generated families are sampled only: their
-// rows are all alike, and there may be a great many.
-absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& codec,
-                          int64_t context, std::unique_ptr<data::Dataset>* dataset) {
-  constexpr int64_t kSampled = 256;
+// names its row, or left out (data.overlong_prompts). Of generated families about `sampled` rows
+// are looked at: they are all alike, and there may be a great many. Returns the longest length
+// kept.
+absl::StatusOr<int64_t> LimitPrompts(const configs::DataConfig& config, const TextCodec& codec,
+                                     int64_t context, int64_t sampled,
+                                     std::unique_ptr<data::Dataset>* dataset) {
   const bool skip = config.overlong_prompts == "skip";
   const int64_t limit = config.max_prompt_tokens > 0 ? config.max_prompt_tokens : context - 1;
   const int64_t size = (*dataset)->size();
   const bool generated = config.source == "story_math" && !skip;
-  const int64_t stride = generated ? std::max<int64_t>(1, size / kSampled) : 1;
+  const int64_t stride = generated ? std::max<int64_t>(1, size / sampled) : 1;
   const int64_t looked_at = (size + stride - 1) / stride;
   std::vector<int64_t> lengths(static_cast<size_t>(looked_at));
   std::vector<absl::Status> statuses(lengths.size());
@@ -205,10 +207,12 @@ absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& co
     if (ids.ok()) lengths[i] = static_cast<int64_t>(ids->size());
   });
   std::vector<int64_t> kept;
+  int64_t longest = 0;
   for (int64_t i = 0; i < looked_at; ++i) {
     RETURN_IF_ERROR(statuses[i]);
     if (lengths[i] <= limit) {
       kept.push_back(i);
+      longest = std::max(longest, lengths[i]);
     } else if (!skip) {
       return InvalidInput(
           "{}: the prompt of row {} has {} tokens, more than {}; shorten it, set "
@@ -217,7 +221,7 @@ absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& co
           config.max_prompt_tokens > 0 ? "data.max_prompt_tokens" : "the model's context");
     }
   }
-  if (!skip || static_cast<int64_t>(kept.size()) == size) return absl::OkStatus();
+  if (!skip || static_cast<int64_t>(kept.size()) == size) return longest;
   if (kept.empty()) {
     return InvalidInput("{}: every prompt is longer than {} tokens", config.source, limit);
   }
@@ -226,7 +230,31 @@ absl::Status LimitPrompts(const configs::DataConfig& config, const TextCodec& co
                static_cast<long long>(size - static_cast<int64_t>(kept.size())),
                static_cast<long long>(size), static_cast<long long>(limit));
   *dataset = std::make_unique<Subset>(std::move(*dataset), std::move(kept));
-  return absl::OkStatus();
+  return longest;
+}
+
+// Rows of a generated family to look at. Where the size of the cache is given, the longest prompt
+// has to be known, not guessed.
+int64_t RowsToSample(const configs::Experiment& e) {
+  return e.rollout.kv_tokens > 0 ? 1 << 16 : 256;
+}
+
+// That a cache of `blocks` holds the longest response to the longest prompt. What the scheduler
+// admits by, asked before a run has a folder. `key` set max_new_tokens; `source` has the prompts.
+absl::Status CheckHoldsResponse(const configs::Experiment& e, int64_t blocks, int64_t prompt,
+                                int64_t max_new_tokens, int64_t max_positions, std::string_view key,
+                                std::string_view source) {
+  const int64_t tokens = rollout::LongestSequence(prompt, max_new_tokens, max_positions);
+  const int64_t least = rollout::BlocksToRunAlone(tokens);
+  if (blocks >= least) return absl::OkStatus();
+  return InvalidInput(
+      "{}: {} is too small for one response: the longest prompt of {} has {} tokens, and {} allows "
+      "{} new ones, which takes {} tokens of KV cache (in blocks of {}); set it to {} or more{}, "
+      "or "
+      "lower {}",
+      e.Where("rollout.kv_tokens"), e.rollout.kv_tokens, source, prompt, key, tokens - prompt,
+      least * kernels::kBlockTokens, kernels::kBlockTokens, least * kernels::kBlockTokens,
+      e.rollout.kv_tokens > 0 ? ", or to 0 to have it computed" : "", key);
 }
 
 // Rows spread over the dataset, for sizing memory.
@@ -299,11 +327,17 @@ absl::StatusOr<EvalTask> MakeEval(const configs::Experiment& e, const configs::E
   ASSIGN_OR_RETURN(task.dataset,
                    data::OpenDataset(config.data, e.story_math, HashSeed({kEvalData, kDataStream}),
                                      ResolveDataSource));
-  RETURN_IF_ERROR(LimitPrompts(config.data, *session.codec, session.store->spec().max_positions,
-                               &task.dataset));
+  const int64_t context = session.store->spec().max_positions;
+  ASSIGN_OR_RETURN(const int64_t longest, LimitPrompts(config.data, *session.codec, context,
+                                                       RowsToSample(e), &task.dataset));
   SamplingOptions sampling = ToSampling(e.sampling, session.store->spec());
   sampling.temperature = static_cast<float>(config.temperature);
-  if (config.max_new_tokens > 0) sampling.max_new_tokens = config.max_new_tokens;
+  const bool own = config.max_new_tokens > 0;
+  if (own) sampling.max_new_tokens = config.max_new_tokens;
+  RETURN_IF_ERROR(CheckHoldsResponse(e, session.plan.kv_blocks, longest, sampling.max_new_tokens,
+                                     context,
+                                     own ? "its max_new_tokens" : "sampling.max_new_tokens",
+                                     fmt::format("the evaluation '{}'", config.name)));
   ASSIGN_OR_RETURN(task.runner, MakeRunner(e, session, sampling, /*recorded=*/false));
   task.grader = session.grader.get();
   return task;
@@ -359,9 +393,16 @@ absl::StatusOr<model::ModelSpec> Prepare(const SessionOptions& options,
   ASSIGN_OR_RETURN(const model::ModelSpec spec, model::LoadModelSpec(session->model_folder));
   RETURN_IF_ERROR(CheckTokenizerFits(*session, spec));
   RETURN_IF_ERROR(CheckRoutingReplay(e, spec));
-  RETURN_IF_ERROR(LimitPrompts(e.data, *session->codec, spec.max_positions, &session->dataset));
+  ASSIGN_OR_RETURN(const int64_t longest, LimitPrompts(e.data, *session->codec, spec.max_positions,
+                                                       RowsToSample(e), &session->dataset));
   RETURN_IF_ERROR(MeasureRows(options.supervised, session));
   ASSIGN_OR_RETURN(session->plan, PlanMemory(QuestionOf(options, spec, *session), gpu));
+  const plan::KvNeeds& kv = session->plan.needs.kv;
+  if (kv.fixed && options.for_training && !options.supervised) {
+    RETURN_IF_ERROR(CheckHoldsResponse(e, kv.wanted, longest, e.sampling.max_new_tokens,
+                                       spec.max_positions, "sampling.max_new_tokens",
+                                       "data.source"));
+  }
   return spec;
 }
 

@@ -270,6 +270,48 @@ TEST_F(BadInput, ArgumentsThatAreMissingAreNamed) {
   ExpectRefusedUsage({}, "orrery: A subcommand is required; `orrery --help` says more");
 }
 
+// The number after `before` in a text.
+int64_t NumberAfter(const std::string& text, const std::string& before) {
+  const size_t at = text.find(before);
+  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + before.size());
+}
+
+TEST_F(BadInput, ACacheTooSmallForOneResponseIsRefusedWithTheLeastThatWorks) {
+  const std::string file = Experiment();
+  const std::string text = Get(file);
+  const auto with_kv_tokens = [&](int64_t tokens) {
+    const std::string kv = "rollout: {kv_tokens: " + std::to_string(tokens) + ", ";
+    Put(file, std::regex_replace(text, std::regex("rollout: \\{"), kv));
+    return file;
+  };
+  const std::string place = "a.yaml:6:22: rollout.kv_tokens: ";
+  const Words device = {"--set", "run.device=cpu"};
+  for (const char* command : {"run", "plan"}) {
+    ExpectRefused(
+        {command, with_kv_tokens(16), device[0], device[1]},
+        place + "16 is too small for one response: the longest prompt of data.source has");
+  }
+  const Ended refused = Orrery({"run", with_kv_tokens(16), device[0], device[1]});
+  EXPECT_THAT(refused.err, HasSubstr(" allows 26 new ones"));
+  EXPECT_THAT(refused.err, HasSubstr(", or to 0 to have it computed, or lower sampling."));
+  const int64_t prompt = NumberAfter(refused.err, "data.source has ");
+  const int64_t least = NumberAfter(refused.err, "set it to ");
+  EXPECT_EQ(least, (prompt + 26 + 15) / 16 * 16 + 16);
+  ExpectRefused({"run", with_kv_tokens(least - 16), device[0], device[1]}, "is too small");
+  const Ended works = Orrery({"run", with_kv_tokens(least), device[0], device[1]});
+  EXPECT_EQ(works.code, 0) << works;
+  for (const std::string& line : Lines(Get(folder_ / "a/metrics.jsonl"))) {
+    EXPECT_EQ(Metrics(line)["rollout/samples/failed"], 0) << line;
+  }
+  fs::remove_all(folder_ / "a");
+}
+
+TEST_F(BadInput, ACacheTooSmallForAnEvaluationIsRefused) {
+  Refused({"rollout.kv_tokens=256", "evals.0.max_new_tokens=250", "run.device=cpu"},
+          "--set rollout.kv_tokens=256: rollout.kv_tokens: 256 is too small for one response: the "
+          "longest prompt of the evaluation 'greedy' has");
+}
+
 TEST_F(BadInput, ACacheThatTheMachineDoesNotGiveIsAnErrorWithItsSize) {
   // More than any machine has: `orrery plan` has the same numbers.
   const Ended ended = Orrery(

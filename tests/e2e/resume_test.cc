@@ -89,7 +89,10 @@ TEST(Resume, CtrlCTwiceEndsAtOnce) {
 TEST(Resume, ARunWithoutACheckpointMayBeThrownAway) {
   TempFolder folder;
   const std::string file = SmallExperiment(folder, "a", 1);
-  const Ended failed = Orrery({"run", file, "--set", "rollout.kv_tokens=16"});
+  // No file may be larger than 256 kB, and a checkpoint's are.
+  const Words limited = {
+      "sh", "-c", "trap '' XFSZ; ulimit -f 512; exec \"$@\"", "sh", ORRERY_BINARY, "run", file};
+  const Ended failed = Process(limited).Wait();
   EXPECT_EQ(failed.code, 1) << failed;
   const Ended again = Orrery({"run", file});
   EXPECT_EQ(again.code, 2) << again;
