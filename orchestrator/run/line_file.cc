@@ -13,6 +13,49 @@
 namespace orrery::run {
 namespace {
 
+// For a shell, as one word.
+std::string ShellWord(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+  if (text.find_first_not_of(kPlain) == std::string::npos && !text.starts_with('-')) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
+// A name beside `path` that nothing has yet.
+std::string FreeName(const std::string& path) {
+  std::string name = path + ".damaged";
+  for (int i = 2; ::access(name.c_str(), F_OK) == 0; ++i) {
+    name = fmt::format("{}.damaged-{}", path, i);
+  }
+  return name;
+}
+
+// "3d;7,9d": sed's words for leaving lines out. REQUIRES: ascending, from 1, none twice.
+std::string SedDeletes(const std::vector<size_t>& lines) {
+  std::string script;
+  for (size_t i = 0; i < lines.size();) {
+    size_t last = i;
+    while (last + 1 < lines.size() && lines[last + 1] == lines[last] + 1) ++last;
+    script += fmt::format("{}{}", script.empty() ? "" : ";", lines[i]);
+    if (last > i) script += fmt::format(",{}", lines[last]);
+    script += 'd';
+    i = last + 1;
+  }
+  return script;
+}
+
+// How to go on without the damaged lines, which stay in a file of their own.
+std::string WayOut(const std::string& path, const std::vector<size_t>& damaged) {
+  const std::string file = ShellWord(path), aside = ShellWord(FreeName(path));
+  return fmt::format(
+      "to go on without {} and lose nothing, keep the file under another name: mv {} {} && "
+      "sed '{}' {} > {}",
+      damaged.size() == 1 ? "that line" : fmt::format("the {} damaged lines", damaged.size()), file,
+      aside, SedDeletes(damaged), aside, file);
+}
+
 // Bytes up to and with the last '\n', looked for from the end.
 absl::StatusOr<int64_t> SizeOfWholeLines(int fd, const std::string& path) {
   int64_t end = ::lseek(fd, 0, SEEK_END);
@@ -95,11 +138,21 @@ absl::Status KeepLines(const std::string& path,
   ASSIGN_OR_RETURN(const std::vector<std::string> lines, ReadLines(path));
   std::string kept;
   bool all = true;
+  absl::Status first;
+  std::vector<size_t> damaged;
   for (size_t i = 0; i < lines.size(); ++i) {
     const absl::StatusOr<bool> stays = keep(lines[i]);
-    if (!stays.ok()) return Annotate(stays.status(), fmt::format("{} line {}", path, i + 1));
+    if (!stays.ok()) {
+      if (first.ok()) first = Annotate(stays.status(), fmt::format("{} line {}", path, i + 1));
+      damaged.push_back(i + 1);
+      continue;
+    }
     all = all && *stays;
     if (*stays) kept += lines[i] + '\n';
+  }
+  if (!first.ok()) {
+    return absl::Status(first.code(),
+                        fmt::format("{}; {}", StatusText(first), WayOut(path, damaged)));
   }
   return all ? absl::OkStatus() : WriteFileAtomically(path, kept);
 }

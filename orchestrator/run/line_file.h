@@ -43,8 +43,10 @@ class LineFile {
 // The whole lines of a file, without their '\n'; a torn last line is left out.
 absl::StatusOr<std::vector<std::string>> ReadLines(const std::string& path);
 
-// Rewrites the file atomically with the lines that `keep` returns true for (the first error ends
-// it). Does not touch it when every line stays. Fine where the file is missing.
+// Rewrites the file atomically with the lines that `keep` returns true for. Does not touch it when
+// every line stays, nor when `keep` fails for one: the error is the first one's, and has the
+// command that leaves out all such lines and keeps the file as it was beside it. Fine where the
+// file is missing.
 absl::Status KeepLines(const std::string& path,
                        const std::function<absl::StatusOr<bool>(std::string_view)>& keep);
 

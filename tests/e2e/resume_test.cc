@@ -72,6 +72,36 @@ TEST(Resume, AnotherNumberOfThreadsIsNotedAndChangesNothing) {
   ExpectSameFiles(folder / "whole/samples", folder / "cut/samples");
 }
 
+TEST(Resume, ABrokenLineOfMetricsIsRefusedWithACommandThatLosesNothing) {
+  TempFolder folder;
+  for (const char* name : {"whole", "cut"}) {
+    ASSERT_EQ(Orrery({"run", SmallExperiment(folder, name, 4)}).code, 0);
+    const std::string file = folder / (std::string(name) + "/experiment.yaml");
+    Put(file, std::regex_replace(Get(file), std::regex("steps: 4\n"), "steps: 6\n"));
+  }
+  ASSERT_EQ(Orrery({"resume", folder / "whole"}).code, 0);
+  const std::string metrics = folder / "cut/metrics.jsonl";
+  std::string broken = Get(metrics);
+  broken[broken.find("\"step\":2") + 6] = '\0';
+  Put(metrics, broken);
+  const Ended refused = Orrery({"resume", folder / "cut"});
+  EXPECT_EQ(refused.code, 2) << refused;
+  EXPECT_THAT(refused.err, HasSubstr(metrics + " line 3: "));
+  EXPECT_EQ(Get(metrics), broken) << "what is refused changes nothing";
+  const size_t command = refused.err.find("mv ");
+  ASSERT_NE(command, std::string::npos) << refused;
+  ASSERT_EQ(std::system(refused.err.substr(command).c_str()), 0) << refused;
+  const Ended resumed = Orrery({"resume", folder / "cut"});
+  ASSERT_EQ(resumed.code, 0) << resumed;
+  EXPECT_EQ(Get(metrics + ".damaged"), broken);
+  Words whole = Lines(Curve(folder / "whole"));
+  ASSERT_EQ(whole.size(), 7u);
+  whole.erase(whole.begin() + 2);
+  EXPECT_EQ(Lines(Curve(folder / "cut")), whole);
+  ExpectSameFiles(folder / "whole/samples", folder / "cut/samples");
+  EXPECT_EQ(Orrery({"plot", folder / "cut"}).code, 0);
+}
+
 TEST(Resume, CtrlCTwiceEndsAtOnce) {
   TempFolder folder;
   Process process(OrreryWords({"run", EndlessExperiment(folder, "a")}));

@@ -106,7 +106,36 @@ TEST(LineFile, KeepLinesRewritesOnlyWhenSomethingGoes) {
     if (line == "c") return InvalidInput("no");
     return true;
   });
-  EXPECT_EQ(StatusText(status), path + " line 2: no");
+  EXPECT_THAT(StatusText(status), ::testing::StartsWith(path + " line 2: no; "));
+}
+
+// The command in the error, run as a user would.
+TEST(LineFile, DamagedLinesAreRefusedWithACommandThatLosesNothing) {
+  const TempFolder folder;
+  for (const char* name : {"lines", "it's a file", "-"}) {
+    const std::string path = folder / name;
+    std::string content = "a\n?b\nc\n?d\n?" + std::string("\0\xff", 2) + "\n?f\ng\ntorn";
+    Put(path, content);
+    Put(path + ".damaged", "of an earlier time");
+    const auto keep = [&] {
+      return KeepLines(path, [](std::string_view line) -> absl::StatusOr<bool> {
+        if (line.starts_with('?')) return InvalidInput("no line");
+        return line != "g";
+      });
+    };
+    const std::string error = StatusText(keep());
+    EXPECT_THAT(error, ::testing::StartsWith(path + " line 2: no line; to go on without the 4 "));
+    EXPECT_THAT(error, ::testing::HasSubstr("sed '2d;4,6d'"));
+    EXPECT_EQ(Get(path), content) << "what is refused changes nothing";
+    const size_t command = error.find("mv ");
+    ASSERT_NE(command, std::string::npos) << error;
+    ASSERT_EQ(std::system(error.substr(command).c_str()), 0) << error;
+    EXPECT_EQ(Get(path), "a\nc\ng\ntorn");
+    EXPECT_EQ(Get(path + ".damaged-2"), content);
+    EXPECT_EQ(Get(path + ".damaged"), "of an earlier time");
+    ASSERT_OK(keep());
+    EXPECT_EQ(Get(path), "a\nc\n");
+  }
 }
 
 }  // namespace
