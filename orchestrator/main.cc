@@ -167,7 +167,7 @@ void AddTools(CLI::App& app, CommandLine& line) {
   CLI::App* config = Add(app, line, "config", "the resolved experiment, or every key explained",
                          [&] { return Done(commands::PrintConfig(line.run, line.explain)); });
   AddExperiment(config, line, /*required=*/false);
-  config->add_flag("--explain", line.explain, "every key, its default, unit and meaning");
+  config->add_flag("--explain", line.explain, "every key, its default, unit and meaning; no FILE");
   CLI::App* tokenize = Add(app, line, "tokenize", "text to token ids", [&] {
     return Done(commands::Tokenize(line.model, line.text, line.decode));
   });

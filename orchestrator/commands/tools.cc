@@ -81,6 +81,12 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, int32_t voc
 absl::Status PrintConfig(const RunArguments& arguments, bool explain) {
   if (explain) {
     std::fputs(configs::ExplainExperiment().c_str(), stdout);
+    if (!arguments.file.empty() || !arguments.overrides.empty()) {
+      return InvalidInput(
+          "config: --explain prints every key with its default, of no file: leave out {}, or "
+          "--explain for the values of an experiment",
+          arguments.file.empty() ? "--set" : arguments.file);
+    }
     return absl::OkStatus();
   }
   if (arguments.file.empty()) return InvalidInput("config: give an experiment file, or --explain");

@@ -169,6 +169,14 @@ TEST_F(Commands, Config) {
   for (const char* key : {"run:", "learning_rate:", "samples_per_prompt:", "checkpoint:"}) {
     EXPECT_THAT(explained, HasSubstr(key));
   }
+  for (const Words& more : {Words{experiment()}, Words{"--set", "run.seed=1"}}) {
+    Words words = {"config", "--explain"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ended refused = Orrery(words);
+    EXPECT_EQ(refused.code, 2) << refused;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_THAT(refused.err, HasSubstr("of no file: leave out " + more[0] + ", or --explain"));
+  }
   const std::string resolved = Output({"config", experiment(), "--set", "run.seed=123"});
   EXPECT_THAT(resolved, HasSubstr("seed: 123"));
   Put(*folder_ / "again.yaml", resolved);
