@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <optional>
 
 #include "orchestrator/base/status.h"
 #include "orchestrator/commands/bench.h"
@@ -52,7 +53,8 @@ struct CommandLine {
   commands::PlanArguments plan;
   commands::BenchArguments bench;
   commands::ShapeBenchArguments shape_bench;
-  std::string path, folder, model, text, checkpoint, html, svg, dtype = "auto", tokenizer, finish;
+  std::string path, folder, model, checkpoint, html, svg, dtype = "auto", tokenizer, finish;
+  std::optional<std::string> text;
   std::vector<std::string> paths, metrics;
   bool explain = false, decode = false, rollout = false;
   int64_t vocab_size = 512, step = 0;
@@ -172,7 +174,9 @@ void AddTools(CLI::App& app, CommandLine& line) {
     return Done(commands::Tokenize(line.model, line.text, line.decode));
   });
   tokenize->add_option("MODEL", line.model, "a model folder or hf:ORG/NAME")->required();
-  tokenize->add_option("TEXT", line.text, "standard input where not given");
+  tokenize->add_option_function<std::string>(
+      "TEXT", [&line](const std::string& text) { line.text = text; },
+      "standard input where not given");
   tokenize->add_flag("--decode", line.decode, "ids to text");
   CLI::App* train =
       Add(app, line, "train-tokenizer", "a small byte-level BPE from an experiment's data",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,9 @@ absl::Status Score(const std::string& path, const RunArguments& arguments);
 // sampling. An error where it is not bitwise equal.
 absl::Status Replay(const std::string& directory, int64_t step, bool rollout);
 // text empty: standard input.
-absl::Status Tokenize(const std::string& model, const std::string& text, bool decode);
+// text: standard input where there is none; an empty one is a text.
+absl::Status Tokenize(const std::string& model, const std::optional<std::string>& text,
+                      bool decode);
 absl::Status TrainTokenizer(const RunArguments& arguments, int64_t vocab_size,
                             const std::string& folder);
 absl::Status Import(const std::string& file, const std::string& folder, const std::string& dtype,

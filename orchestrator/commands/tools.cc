@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
 #include "configs/yaml.h"
 #include "orchestrator/base/file.h"
@@ -80,13 +81,13 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view text, int32_t voc
 
 absl::Status PrintConfig(const RunArguments& arguments, bool explain) {
   if (explain) {
-    std::fputs(configs::ExplainExperiment().c_str(), stdout);
     if (!arguments.file.empty() || !arguments.overrides.empty()) {
       return InvalidInput(
           "config: --explain prints every key with its default, of no file: leave out {}, or "
           "--explain for the values of an experiment",
           arguments.file.empty() ? "--set" : arguments.file);
     }
+    std::fputs(configs::ExplainExperiment().c_str(), stdout);
     return absl::OkStatus();
   }
   if (arguments.file.empty()) return InvalidInput("config: give an experiment file, or --explain");
@@ -188,11 +189,12 @@ absl::Status Score(const std::string& path, const RunArguments& arguments) {
   return absl::OkStatus();
 }
 
-absl::Status Tokenize(const std::string& model, const std::string& text, bool decode) {
+absl::Status Tokenize(const std::string& model, const std::optional<std::string>& text,
+                      bool decode) {
   ASSIGN_OR_RETURN(const std::string folder, ResolveModelSource(model));
   ASSIGN_OR_RETURN(const auto tokenizer, rollout::Tokenizer::Load(folder));
-  std::string input = text;
-  if (input.empty()) {
+  std::string input = text.value_or("");
+  if (!text) {
     input.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   }
   if (decode) {

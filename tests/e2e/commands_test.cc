@@ -190,6 +190,20 @@ TEST_F(Commands, Tokenize) {
   EXPECT_EQ(Output({"tokenize", StartModel(), ids, "--decode"}), "Amy has 26 books.\n\n");
 }
 
+TEST_F(Commands, TokenizeReadsStandardInputOnlyWhereThereIsNoText) {
+  const auto with_input = [](const Words& more) {
+    Words words = {"sh", "-c", "echo Amy | \"$@\"", "sh", ORRERY_BINARY, "tokenize", StartModel()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ended ended = Process(words).Wait();
+    EXPECT_EQ(ended.code, 0) << ended;
+    return ended.out;
+  };
+  EXPECT_EQ(with_input({}), Output({"tokenize", StartModel(), "Amy\n"}));
+  EXPECT_NE(with_input({}), "");
+  EXPECT_EQ(with_input({""}), "");
+  EXPECT_EQ(with_input({"", "--decode"}), "\n");
+}
+
 TEST_F(Commands, HelpEverywhere) {
   for (const char* command : {"run", "resume", "sft", "eval", "score", "plot", "inspect", "replay",
                               "tokenize", "import", "doctor", "config"}) {
