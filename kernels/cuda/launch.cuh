@@ -1,11 +1,10 @@
 // How every kernel is launched: with programmatic dependent launch, so that it may start while its
 // predecessor in the stream drains. Rules that make this safe:
 //   - before WaitForPredecessor() a kernel reads weights, its own arguments, and what it can show
-//   to
-//     be done, nothing else, and writes only registers and shared memory. Done is what lies before
-//     a copy, a memset or a graph's launch in the stream (the kernel behind that starts when all
-//     before it is done and visible), and what lies before a kernel that lets its successor start
-//     only after its own wait, for that successor;
+//     to be done, nothing else, and writes only registers and shared memory. Done is what lies
+//     before a copy, a memset or a graph's launch in the stream (the kernel behind that starts when
+//     all before it is done and visible), and what lies before a kernel that lets its successor
+//     start only after its own wait, for that successor;
 //   - every block of every kernel passes WaitForPredecessor(), also one that has nothing to do:
 //     a kernel that ended without waiting would let its successor see unfinished work further back.
 #pragma once

@@ -2,12 +2,12 @@
 // counts, so that no host waits for them. Lives in shared memory.
 #pragma once
 
+#include "kernels/experts/routed_experts_plan.h"
+
 namespace orrery::kernels::cuda {
 
-inline constexpr int kMaxGroupedExperts = 512;
-
 struct ExpertTiles {
-  int first[kMaxGroupedExperts + 1];  // of each expert; then the number of all
+  int first[kMaxExperts + 1];  // of each expert; then the number of all
 
   // By one warp. num_tiles(e): of expert e. Each lane counts those of its share of experts, then a
   // prefix sum.

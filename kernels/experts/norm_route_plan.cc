@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/block_residency.h"
+#include "kernels/experts/routed_experts_plan.h"
 
 namespace orrery::kernels::cuda {
 namespace {
@@ -34,7 +35,7 @@ NormRoutePlan PlanNormRoute(DType dtype, int64_t rows, int64_t d, int64_t expert
   if (!has_clusters || clusters == 0 || dtype != DType::kBFloat16) return {};
   if (rows < 1 || rows > kMaxNormRouteRows) return {};
   if (d < 16 || d % 16 != 0 || d > kMaxNormRouteWidth) return {};
-  if (experts < 2 || experts % 2 != 0 || experts > 512) return {};
+  if (experts < 2 || experts % 2 != 0 || experts > kMaxExperts) return {};
   NormRoutePlan plan{1, 0};
   while (plan.rows < kMaxNormRouteClusterRows && DivideUp(rows, plan.rows) > clusters)
     plan.rows *= 2;

@@ -7,10 +7,10 @@
 
 #include "kernels/cuda/values.cuh"
 #include "kernels/experts/routed_experts_cuda.h"
+#include "kernels/experts/routed_experts_plan.h"
 
 namespace orrery::kernels::cuda {
 
-inline constexpr int kMaxExperts = 512;
 inline constexpr int kMaxTopK = 32;
 
 struct RouteParams {

@@ -250,7 +250,7 @@ void RunTiled(const ExpertsArgs& a) {
 bool Fits(const TensorView& in, const TensorView& w, const ExpertsShape& shape,
           const TensorView& out) {
   return FitsTensorCores(in, w, out) && out.dtype == DType::kBFloat16 &&
-         shape.num_experts <= kMaxGroupedExperts;
+         shape.num_experts <= kMaxExperts;
 }
 
 // The shapes of routed_experts_plan.h: two blocks an SM where they fit, so that one's end hides

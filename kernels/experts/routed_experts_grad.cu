@@ -112,7 +112,7 @@ void GatedGrad(const RoutedExpertsGradArgs& args, const SortedRows& rows, int64_
 
 bool Fits(const ExpertsShape& shape, const DeviceLimits& limits,
           std::initializer_list<TensorView> views) {
-  bool fits = limits.wgmma && shape.num_experts <= kMaxGroupedExperts;
+  bool fits = limits.wgmma && shape.num_experts <= kMaxExperts;
   for (const TensorView& view : views) {
     fits = fits && view.dtype == DType::kBFloat16 && VectorAligned(view);
   }

@@ -8,6 +8,9 @@
 
 namespace orrery::kernels::cuda {
 
+// Experts of a layer, at most: what tables in shared memory hold.
+inline constexpr int kMaxExperts = 512;
+
 // Weight rows (of gate-up half are gates) by rows of x; an expert's rows are its list.
 enum class GroupedTile : uint8_t {
   kThin,     // 32 x 8: one row's experts are too few larger tiles for all SMs
