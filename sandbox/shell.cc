@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "orchestrator/base/check.h"
+#include "orchestrator/base/shell_quote.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::sandbox {
@@ -25,22 +26,10 @@ std::string FreshNumber() {
   return text;
 }
 
-std::string Quote(std::string_view text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
-}
-
 // Descriptor 9 is the output of the shell itself, whatever a script does to its own. The mark is
 // given in two halves: a trace (set -x) of the line would be taken for it.
 std::string Wrap(std::string_view script, const std::string& mark) {
-  return "eval " + Quote(script) + " < /dev/null 9>&-\nprintf '%s%s %d %s\\n' " +
+  return "eval " + ShellQuote(script) + " < /dev/null 9>&-\nprintf '%s%s %d %s\\n' " +
          mark.substr(0, 8) + " " + mark.substr(8) + " \"$?\" \"$PWD\" >&9 2> /dev/null\n";
 }
 

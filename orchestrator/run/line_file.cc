@@ -8,19 +8,18 @@
 
 #include "orchestrator/base/check.h"
 #include "orchestrator/base/file.h"
+#include "orchestrator/base/shell_quote.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::run {
 namespace {
 
-// For a shell, as one word.
+// For a shell, as one word; in quotes where it needs them.
 std::string ShellWord(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
   if (text.find_first_not_of(kPlain) == std::string::npos && !text.starts_with('-')) return text;
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
+  return ShellQuote(text);
 }
 
 // A name beside `path` that nothing has yet.
