@@ -197,8 +197,7 @@ absl::Status BenchTrain(const ShapeBenchArguments& a) {
     return InvalidInput("--sequence-tokens {}: the shape's context is {}", a.sequence_tokens,
                         spec.max_positions);
   }
-  if (a.layers > 0) spec.num_layers = a.layers;
-  spec.is_moe_layer.resize(static_cast<size_t>(spec.num_layers));
+  if (a.layers > 0) spec = model::FirstLayers(std::move(spec), a.layers);
   trainer::TrainBenchOptions options;
   options.micro_batch_tokens = a.micro_batch_tokens;
   options.sequence_tokens = a.sequence_tokens;

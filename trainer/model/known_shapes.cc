@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "orchestrator/base/check.h"
 #include "orchestrator/base/status.h"
 
 namespace orrery::model {
@@ -57,6 +58,13 @@ absl::StatusOr<ModelSpec> KnownShape(std::string_view name) {
   }
   return InvalidInput("no shape is called '{}'; known are {}", name,
                       fmt::join(KnownShapeNames(), ", "));
+}
+
+ModelSpec FirstLayers(ModelSpec spec, int64_t layers) {
+  CHECK(layers >= 1 && layers <= spec.num_layers);
+  spec.num_layers = layers;
+  spec.is_moe_layer.resize(static_cast<size_t>(layers));
+  return spec;
 }
 
 }  // namespace orrery::model

@@ -14,4 +14,7 @@ namespace orrery::model {
 absl::StatusOr<ModelSpec> KnownShape(std::string_view name);
 std::vector<std::string_view> KnownShapeNames();
 
+// The same shape with its first layers alone. REQUIRES: 1 <= layers <= spec.num_layers.
+ModelSpec FirstLayers(ModelSpec spec, int64_t layers);
+
 }  // namespace orrery::model

@@ -22,10 +22,7 @@ kernels::DeviceLimits H200() {
 }
 
 model::ModelSpec Shape(const char* name, int64_t layers) {
-  model::ModelSpec spec = *model::KnownShape(name);
-  spec.num_layers = layers;
-  spec.is_moe_layer.resize(static_cast<size_t>(layers));
-  return spec;
+  return model::FirstLayers(*model::KnownShape(name), layers);
 }
 
 absl::Status Check(const char* name, int64_t layers, bool recompute,

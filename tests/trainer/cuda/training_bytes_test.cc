@@ -26,10 +26,7 @@ CudaTrainingOptions Options(bool recompute, Numerics numerics = Numerics::kFast)
 }
 
 model::ModelSpec Shape(const char* name, int64_t layers) {
-  model::ModelSpec spec = *model::KnownShape(name);
-  spec.num_layers = layers;
-  spec.is_moe_layer.resize(static_cast<size_t>(layers));
-  return spec;
+  return model::FirstLayers(*model::KnownShape(name), layers);
 }
 
 std::vector<MicroBatch> Full(int64_t tokens) {
