@@ -129,9 +129,6 @@ class Scheduler {
   const SwapSpace& swap() const { return swap_; }
 
  private:
-  static int64_t BlocksFor(int64_t positions) {
-    return (positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
-  }
   // Whether the token being sampled is its last for certain.
   bool Ending(const Request& request, const Response& response) const;
   // Whether it has no blocks and wants to go on.

@@ -51,7 +51,6 @@ absl::Status Score(const std::string& path, const RunArguments& arguments);
 // A recorded step again from the checkpoint before it: its training, or with `rollout` its
 // sampling. An error where it is not bitwise equal.
 absl::Status Replay(const std::string& directory, int64_t step, bool rollout);
-// text empty: standard input.
 // text: standard input where there is none; an empty one is a text.
 absl::Status Tokenize(const std::string& model, const std::optional<std::string>& text,
                       bool decode);

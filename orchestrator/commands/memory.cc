@@ -18,7 +18,6 @@
 namespace orrery::commands {
 namespace {
 
-constexpr int64_t kBlock = kernels::kBlockTokens;
 // What the driver takes for a process before it asks for anything, where no GPU can be asked.
 constexpr int64_t kContextBytes = 600'000'000;
 // The binary, its libraries and buffers of no consequence.
@@ -27,8 +26,6 @@ constexpr int64_t kProgramBytes = int64_t{1} << 30;
 int64_t MachineMemory() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
-
-int64_t BlocksOf(int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
 
 plan::Offload ToOffload(const std::string& name) {
   if (name == "always") return plan::Offload::kAlways;
@@ -146,8 +143,6 @@ void AddSamples(const MemoryQuestion& q, plan::MemoryNeeds* needs) {
     items.push_back({refills == 0 ? "samples of two steps, made and written"
                                   : fmt::format("samples of two steps of {} refills each", refills),
                      EpisodesBytes(episodes, SampledTokens(q), SampledTokenBytes(q))});
-  }
-  if (q.for_training && !q.supervised) {
     items.push_back(
         {"batches of a step, packed", EpisodesBytes(static_cast<double>(e.EpisodesPerStep()),
                                                     SequenceTokens(q), kTrainedTokenBytes)});
@@ -172,11 +167,13 @@ plan::KvNeeds NeedsOfKv(const MemoryQuestion& q, int64_t block_bytes) {
   const configs::Experiment& e = q.experiment;
   plan::KvNeeds kv;
   kv.block_bytes = block_bytes;
-  kv.block_tokens = kBlock;
+  kv.block_tokens = kernels::kBlockTokens;
   const bool samples = !q.supervised || !e.evals.empty();
-  if (e.rollout.preemption == "swap" && samples) kv.swap = BlocksOf(e.rollout.swap_tokens);
+  if (e.rollout.preemption == "swap" && samples) {
+    kv.swap = rollout::BlocksFor(e.rollout.swap_tokens);
+  }
   if (e.rollout.kv_tokens > 0) {
-    kv.wanted = BlocksOf(e.rollout.kv_tokens);
+    kv.wanted = rollout::BlocksFor(e.rollout.kv_tokens);
     kv.fixed = true;
     return kv;
   }

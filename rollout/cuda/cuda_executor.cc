@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/cuda/device.h"
+#include "rollout/response_room.h"
 
 namespace orrery::rollout::cuda {
 namespace {
@@ -61,7 +62,7 @@ CudaExecutor::InputLayout::InputLayout(const Extents& e) {
 }
 
 CudaExecutor::Extents CudaExecutor::Most(const OpsLimits& limits) {
-  const int64_t blocks = (limits.max_positions + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
+  const int64_t blocks = BlocksFor(limits.max_positions);
   Extents most;
   most.rows = Bucket(limits.max_rows);
   most.samples = Bucket(limits.max_samples);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "orchestrator/base/status.h"
+#include "rollout/response_room.h"
 
 namespace orrery::rollout::cuda {
 
@@ -90,8 +91,7 @@ void CudaPassExecutor::AddRows(const Work& w, Step* step) const {
   const auto sequence = static_cast<int32_t>(step->tables.size());
   const std::span<const int32_t> blocks = w.blocks();
   const int64_t end = w.first_position + w.count;
-  step->tables.emplace_back(blocks.begin(),
-                            blocks.begin() + (end + kBlockTokens - 1) / kBlockTokens);
+  step->tables.emplace_back(blocks.begin(), blocks.begin() + BlocksFor(end));
   for (int64_t p = w.first_position; p < end; ++p) {
     Step::Row row;
     if (w.response == nullptr) {

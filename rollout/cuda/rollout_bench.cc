@@ -11,6 +11,7 @@
 #include "rollout/cuda/bench_memory.h"
 #include "rollout/cuda/cuda_pass_executor.h"
 #include "rollout/engine.h"
+#include "rollout/response_room.h"
 
 namespace orrery::rollout::cuda {
 namespace {
@@ -65,10 +66,6 @@ GenerationRequest MakeRequest(const model::ModelSpec& spec, const RolloutBenchOp
   return request;
 }
 
-int64_t BlocksOf(int64_t tokens) {
-  return (tokens + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
-}
-
 CudaPassExecutorOptions ExecutorOptionsFor(const RolloutBenchOptions& options) {
   CudaPassExecutorOptions result;
   result.numerics = options.numerics;
@@ -79,7 +76,7 @@ CudaPassExecutorOptions ExecutorOptionsFor(const RolloutBenchOptions& options) {
   limits.max_positions =
       options.prompt_tokens + *std::max_element(options.lengths.begin(), options.lengths.end());
   limits.max_draws = std::max<int64_t>(options.samples, 512);
-  limits.swap_blocks = BlocksOf(options.swap_tokens);
+  limits.swap_blocks = BlocksFor(options.swap_tokens);
   return result;
 }
 
@@ -129,10 +126,10 @@ plan::MemoryPlan PlanRolloutBench(const model::ModelSpec& spec, const RolloutBen
                                   const kernels::DeviceLimits& device) {
   const CudaPassExecutorOptions executor = ExecutorOptionsFor(options);
   plan::MemoryNeeds needs = NeedsOfEngine(spec, device, CudaPassExecutor::ToOpsLimits(executor));
-  needs.kv.least = BlocksOf(executor.scheduler.max_positions) + 1;
+  needs.kv.least = BlocksToRunAlone(executor.scheduler.max_positions);
   needs.kv.wanted = options.prompts * options.samples * needs.kv.least;
   needs.kv.fixed = options.kv_tokens > 0;
-  if (needs.kv.fixed) needs.kv.wanted = BlocksOf(options.kv_tokens);
+  if (needs.kv.fixed) needs.kv.wanted = BlocksFor(options.kv_tokens);
   plan::MemoryLimits limits = LimitsOf(device);
   limits.gpu_spare_bytes = std::max(limits.gpu_spare_bytes, device.memory_bytes / 100 * kSparePart);
   return plan::Decide(needs, limits);
